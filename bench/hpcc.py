@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import psutil
 
-from hdgemm.hpl.distribution import Axis
+from hdgemm.mpi.distribution import Axis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

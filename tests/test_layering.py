@@ -49,7 +49,7 @@ LEVELS = {
     "blas": 11,
     "device_check": 12,
     "cluster": 12,
-    "hpl": 12,
+    "mpi": 12,
     "profiling": 12,
     "client": 13,
     "__main__": 14,

@@ -21,9 +21,9 @@ from hdgemm.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hdgemm.hpl.communicator import Communicator
-    from hdgemm.hpl.devices import Devices
-    from hdgemm.hpl.settings import Settings
+    from hdgemm.mpi.communicator import Communicator
+    from hdgemm.mpi.devices import Devices
+    from hdgemm.mpi.linpack.settings import Settings
 
 
 def command(
@@ -81,10 +81,10 @@ def command(
     """
     supervise()  # before there are threads, and before MPI begins
     from hdgemm.cli.supervisor import SignalDeadline, ending_at_once
-    from hdgemm.hpl.benchmark import ending_all, threads_of
-    from hdgemm.hpl.communicator import world as all_processes
-    from hdgemm.hpl.devices import open_devices
-    from hdgemm.hpl.machine import choose_devices
+    from hdgemm.mpi.communicator import world as all_processes
+    from hdgemm.mpi.devices import open_devices
+    from hdgemm.mpi.machine import choose_devices
+    from hdgemm.mpi.processes import ending_all, threads_of
 
     values = {"n": n, "nb": nb, "grid": grid, "depth": depth, "bcast": bcast, "swap": swap}
     with SignalDeadline() as deadline, ExitStack() as stack:
@@ -120,7 +120,7 @@ def _requested(
     size: int,
 ) -> list[Settings]:
     """Return every combination of the values given, of the command line or of an HPL.dat."""
-    from hdgemm.hpl.settings import parse_overlap, read_dat
+    from hdgemm.mpi.linpack.settings import parse_overlap, read_dat
 
     given = [f"--{name}" for name, text in values.items() if text is not None]
     if hpl_dat is not None and given:
@@ -136,7 +136,7 @@ def _requested(
 
 def _combined(values: Mapping[str, str | None], size: int) -> list[Settings]:
     """Return every combination of the values given; N and NB are 1 where none was given."""
-    from hdgemm.hpl.settings import Settings, parse_grid
+    from hdgemm.mpi.linpack.settings import Settings, parse_grid
 
     defaults = {"n": "1", "nb": "1", "depth": "1", "bcast": "1ring", "swap": "long"}
     texts = defaults | {name: text for name, text in values.items() if text is not None}
@@ -158,7 +158,7 @@ def _sized(
     """Return the runs with an NB that was measured and an N that fits, where none was given."""
     from threadpoolctl import threadpool_limits
 
-    from hdgemm.hpl.machine import best_block, largest_order, update_rates
+    from hdgemm.mpi.machine import best_block, largest_order, update_rates
 
     if nb is None:
         found = 0
@@ -169,7 +169,7 @@ def _sized(
         block: int = world.collect(found)[0]  # the others take what rank 0 measured
         runs = [replace(run, nb=block) for run in runs]
     if n is None:
-        order = min(largest_order(run, world, mixed=mixed) for run in runs)
+        order = min(largest_order(run, world, itemsize=4 if mixed else 8) for run in runs)
         runs = [replace(run, n=order) for run in runs]
     return runs
 
@@ -201,13 +201,13 @@ def _measure(
     """Run everything, print on rank 0, and say whether all residuals passed."""
     from threadpoolctl import threadpool_limits
 
-    from hdgemm.hpl.benchmark import linpack
-    from hdgemm.hpl.machine import check, dgemm_rate
-    from hdgemm.hpl.text import result_lines, summary_lines
+    from hdgemm.mpi.linpack.benchmark import linpack
+    from hdgemm.mpi.linpack.text import result_lines, summary_lines
+    from hdgemm.mpi.machine import check, dgemm_rate
 
     results, speaks = [], world.rank == 0 and not as_json
     for settings in runs:  # before any of them runs
-        check(settings, world, mixed=mixed)
+        check(settings, world, itemsize=4 if mixed else 8)
     with threadpool_limits(threads, user_api="blas"):
         dgemm = dgemm_rate(world, max(settings.n for settings in runs))
     for settings in runs:
@@ -236,7 +236,7 @@ def _print_ranks(world: Communicator) -> None:
 
 def _print_ignored(hpl_dat: Path) -> None:
     """Print which lines of an HPL.dat have no effect here."""
-    from hdgemm.hpl.settings import ignored_lines
+    from hdgemm.mpi.linpack.settings import ignored_lines
 
     print(f"hdgemm: {hpl_dat}: lines without effect:", file=sys.stderr)
     for line in ignored_lines(hpl_dat):

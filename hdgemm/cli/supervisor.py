@@ -16,7 +16,7 @@ from hdgemm.server.watchdog import die_with_parent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hdgemm.hpl.communicator import Communicator
+    from hdgemm.mpi.communicator import Communicator
 
 #: Seconds before the rank ends, in which mpiexec reads its message: it drops unread output.
 _MESSAGE_SECONDS: Final = 1.0

@@ -3,7 +3,7 @@
 from hdgemm.cluster.cholesky import cholesky
 from hdgemm.cluster.preflight import plan
 from hdgemm.cluster.product import multiply, syrk
-from hdgemm.hpl import Settings as LinpackSettings
-from hdgemm.hpl import linpack
+from hdgemm.mpi.linpack import Settings as LinpackSettings
+from hdgemm.mpi.linpack import linpack
 
 __all__ = ["LinpackSettings", "cholesky", "linpack", "multiply", "plan", "syrk"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping
 
-    from hdgemm.hpl.settings import Settings as LinpackSettings
+    from hdgemm.mpi.linpack.settings import Settings as LinpackSettings
     from hdgemm.options import Options
     from hdgemm.profiling import Profile
     from hdgemm.report import Report
@@ -42,9 +42,9 @@ class HdgemmLibrary:
 
     def linpack_bytes(self, parameters: Mapping[str, Any]) -> int:
         """Return the bytes of the matrix, the panels and the rows of U."""
-        from hdgemm.hpl.machine import needed_bytes
+        from hdgemm.mpi.machine import needed_bytes
 
-        return needed_bytes(_linpack_settings(parameters), mixed=parameters["mxp"])
+        return needed_bytes(_linpack_settings(parameters), itemsize=4 if parameters["mxp"] else 8)
 
 
 def _multiply(call: Call, options: Options, watch: Watch) -> Outcome:
@@ -110,8 +110,8 @@ def _profile(call: Call, _: Options, watch: Watch) -> Outcome:
 
 def _linpack(call: Call, options: Options, watch: Watch) -> Outcome:
     """Run HPL's benchmark in this process."""
-    from hdgemm.hpl.benchmark import linpack
-    from hdgemm.hpl.communicator import Communicator
+    from hdgemm.mpi.communicator import Communicator
+    from hdgemm.mpi.linpack.benchmark import linpack
 
     def progress(part: float) -> None:
         if watch.cancel.is_set():
@@ -126,7 +126,7 @@ def _linpack(call: Call, options: Options, watch: Watch) -> Outcome:
 
 
 def _linpack_settings(parameters: Mapping[str, Any]) -> LinpackSettings:
-    from hdgemm.hpl.settings import Settings
+    from hdgemm.mpi.linpack.settings import Settings
 
     return Settings(parameters["n"], parameters["nb"], depth=parameters["depth"])
 

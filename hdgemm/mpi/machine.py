@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.hpl.devices import open_devices
-from hdgemm.hpl.window import host_update
 from hdgemm.machine.limits import available_bytes
+from hdgemm.mpi.devices import open_devices
+from hdgemm.mpi.window import host_update
 from hdgemm.pipeline.devices.registry import first_accelerator, list_devices
 
 if TYPE_CHECKING:
-    from hdgemm.hpl.communicator import Communicator
-    from hdgemm.hpl.settings import Settings
-    from hdgemm.hpl.window import Update
+    from hdgemm.mpi.communicator import Communicator
+    from hdgemm.mpi.variant import Variant
+    from hdgemm.mpi.window import Update
     from hdgemm.options import Options
 
 #: Part of the available memory that the matrix takes where no order is given.
@@ -40,30 +40,33 @@ _LARGEST: Final = 3072
 _LEAST_SECONDS: Final = 0.1
 
 
-def needed_bytes(settings: Settings, *, mixed: bool = False) -> int:
+def needed_bytes(variant: Variant, *, columns: int = 1, itemsize: int = 8) -> int:
     """Return the bytes of one process: its part of the matrix, panels, rows of U, and vectors."""
-    p, q = settings.grid
-    n, nb = settings.n, min(settings.nb, settings.n)
-    rows, cols = min(-(-n // (nb * p)) * nb, n), min(-(-(n + 1) // (nb * q)) * nb, n + 1)
-    panels = min(settings.depth, settings.panels) + 2
+    p, q = variant.grid
+    n, nb = variant.n, min(variant.nb, variant.n)
+    rows, cols = (
+        min(-(-n // (nb * p)) * nb, n),
+        min(-(-(n + columns) // (nb * q)) * nb, n + columns),
+    )
+    panels = min(variant.depth, variant.panels) + 2
     held = (rows + 32) * cols + panels * nb * rows + 3 * nb * cols
-    return (4 if mixed else 8) * held + 96 * n
+    return itemsize * held + 96 * n
 
 
-def check(settings: Settings, world: Communicator, *, mixed: bool = False) -> None:
+def check(variant: Variant, world: Communicator, *, columns: int = 1, itemsize: int = 8) -> None:
     """Refuse on every process a grid that does not fit, and a machine with too little memory."""
-    p, q = settings.grid
+    p, q = variant.grid
     if p * q > world.size:
         raise InputError(
             f"a grid of {p}×{q} needs {p * q} processes, there are {world.size}: "
             f"start it with mpiexec -n {p * q}"
         )
-    if "panel-swap" in settings.overlap and p > 1 and not world.threaded:
+    if "panel-swap" in variant.overlap and p > 1 and not world.threaded:
         raise InputError(
             "panel-swap sends messages from two threads, which this MPI does not allow: "
             "use an MPI with MPI_THREAD_MULTIPLE, or leave panel-swap out"
         )
-    host, need = platform.node(), needed_bytes(settings, mixed=mixed)
+    host, need = platform.node(), needed_bytes(variant, columns=columns, itemsize=itemsize)
     found = world.collect((host, need, available_bytes()))[: p * q]
     for name in sorted({node for node, _, _ in found}):
         needs = [need for node, need, _ in found if node == name]
@@ -71,19 +74,24 @@ def check(settings: Settings, world: Communicator, *, mixed: bool = False) -> No
         if sum(needs) > available:
             raise DoesNotFitError(
                 f"{name}: its {len(needs)} processes need {sum(needs):,} bytes for N = "
-                f"{settings.n}, {available:,} are available, {sum(needs) - available:,} are "
+                f"{variant.n}, {available:,} are available, {sum(needs) - available:,} are "
                 "missing; lower N",
                 requested=sum(needs), available=available, missing=sum(needs) - available,
                 limit="memory",
             )  # fmt: skip
 
 
-def largest_order(settings: Settings, world: Communicator, *, mixed: bool = False) -> int:
+def largest_order(
+    variant: Variant, world: Communicator, *, columns: int = 1, itemsize: int = 8
+) -> int:
     """Return the largest multiple of NB that takes most of each machine's memory, not its N."""
-    (p, q), nb = settings.grid, settings.nb
+    (p, q), nb = variant.grid, variant.nb
     part = _memory_of_each(world, p * q)
-    order = int((part * p * q / (4 if mixed else 8)) ** 0.5) // nb * nb
-    while order > nb and needed_bytes(replace(settings, n=order), mixed=mixed) > part:
+    order = int((part * p * q / itemsize) ** 0.5) // nb * nb
+    while (
+        order > nb
+        and needed_bytes(replace(variant, n=order), columns=columns, itemsize=itemsize) > part
+    ):
         order -= nb
     return max(nb, order)
 

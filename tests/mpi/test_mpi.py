@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from hdgemm.errors import InputError
-from hdgemm.hpl.communicator import world
+from hdgemm.mpi.communicator import world
 
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
 
@@ -34,7 +34,7 @@ def mpiexec(count, *arguments, **more):
 
 def test_every_variant_solves_the_system_on_every_grid():
     grids = ("1x1", "1x2", "2x1", "1x3", "3x1", "2x2")
-    done = mpiexec(4, "-m", "mpi4py", "-m", "tests.hpl.mpi_child", *grids)
+    done = mpiexec(4, "-m", "mpi4py", "-m", "tests.mpi.mpi_child", *grids)
     assert done.stdout.splitlines() == ["ok"], done.stderr
 
 
@@ -57,9 +57,9 @@ import sys
 from dataclasses import replace
 import hdgemm
 from hdgemm.errors import InputError
-from hdgemm.hpl import Settings, linpack
-from hdgemm.hpl.communicator import world
-from hdgemm.hpl.devices import Devices
+from hdgemm.mpi.linpack import Settings, linpack
+from hdgemm.mpi.communicator import world
+from hdgemm.mpi.devices import Devices
 
 own, here = Settings(60, 16, (2, 1)), world().rank == 1
 different = [dict(n=90), dict(nb=8), dict(depth=0), dict(swap="binary-exchange"), dict(strip=8),
@@ -92,7 +92,7 @@ def test_linpack_compares_parameters_and_versions_of_all_ranks():
 BLOCKED = """
 import sys, threading, time
 from hdgemm.cli.app import main
-from hdgemm.hpl.communicator import Mpi
+from hdgemm.mpi.communicator import Mpi
 
 gather = Mpi.gather
 
@@ -137,7 +137,7 @@ def test_a_rank_that_waits_for_another_one_ends_after_a_signal(number):
 BEGINNING = """
 import ctypes
 from hdgemm.cli.app import main
-from hdgemm.hpl import communicator
+from hdgemm.mpi import communicator
 
 def waits_for_others():
     print("begins", flush=True)
@@ -185,8 +185,8 @@ def test_an_error_of_one_rank_ends_all_and_names_it():
 DYING = """
 import os, signal
 from hdgemm.cli.app import app
-from hdgemm.hpl import devices
-from hdgemm.hpl.communicator import world
+from hdgemm.mpi import devices
+from hdgemm.mpi.communicator import world
 
 update = devices.host_update
 
@@ -212,10 +212,11 @@ INJECTED = """
 import time
 import numpy as np
 from hdgemm.errors import DoesNotFitError
-from hdgemm.hpl import Settings, linpack, machine
-from hdgemm.hpl.communicator import world
-from hdgemm.hpl.devices import Devices
-from hdgemm.hpl.window import host_update
+from hdgemm.mpi import machine
+from hdgemm.mpi.linpack import Settings, linpack
+from hdgemm.mpi.communicator import world
+from hdgemm.mpi.devices import Devices
+from hdgemm.mpi.window import host_update
 
 here = world().rank == 1
 
@@ -262,10 +263,10 @@ def test_a_slow_rank_passes_a_wrong_block_fails_and_lacking_memory_is_refused_on
 
 FAILING = """
 import sys
-from hdgemm.hpl import Settings, linpack
-from hdgemm.hpl.communicator import world
-from hdgemm.hpl.devices import Devices
-from hdgemm.hpl.window import host_update
+from hdgemm.mpi.linpack import Settings, linpack
+from hdgemm.mpi.communicator import world
+from hdgemm.mpi.devices import Devices
+from hdgemm.mpi.window import host_update
 
 def failing(a, b, c):
     if world().rank == 1:

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hdgemm.fortran import getrf
-from hdgemm.hpl.panel_kernels import PanelKernels
+from hdgemm.mpi.panel_kernels import PanelKernels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hdgemm.hpl.communicator import Communicator
-    from hdgemm.hpl.distribution import Axis
+    from hdgemm.mpi.communicator import Communicator
+    from hdgemm.mpi.distribution import Axis
 
-    Columns = NDArray[np.floating]
+    Columns = NDArray[Any]
 
 #: Columns that are factored one by one (HPL's NBMIN).
 NBMIN: Final = 8
@@ -140,11 +140,15 @@ class _Factoring:
             positions[len(positions) - len(a) :], first + np.arange(width + 1)
         ).tolist()
         self._owners = [rows.owner(row) for row in range(first, first + width)]
-        self._sizes = np.empty(len(a), a.dtype)
+        self._complex = a.dtype.kind == "c"
+        self._sizes = np.empty(len(a), a.real.dtype)
         # Size and negative position of the candidate, its row, and the row of the diagonal.
-        self._message = np.zeros(2 + 2 * width)
-        self._candidate, self._diagonal = self._message[2 : 2 + width], self._message[2 + width :]
-        self._found = np.zeros((processes.size, 2 + 2 * width))
+        wide = np.dtype(np.complex128 if self._complex else np.float64)
+        length = 2 + 2 * width * (wide.itemsize // 8)
+        self._message, self._found = np.zeros(length), np.zeros((processes.size, length))
+        both = self._message[2:].view(wide)
+        self._candidate, self._diagonal = both[:width], both[width:]
+        self._rows_found = self._found[:, 2:].view(wide)
         self.top: Columns = np.zeros((width, width), a.dtype, order="F")
         self.pivots = np.zeros(width, np.int64)
         self._kernels = PanelKernels(a, self.top, self._active)
@@ -179,7 +183,7 @@ class _Factoring:
         active, owner, own = self._active[col], self._owners[col], self._rows.process
         size, position, place = -1.0, row, active
         if active < len(a):
-            sizes = np.abs(a[active:, col], out=self._sizes[active:])
+            sizes = self._absolute(a[active:, col], self._sizes[active:])
             place += int(sizes.argmax())
             size, position = float(self._sizes[place]), self._positions[place]
             self._candidate[:] = a[place]
@@ -195,6 +199,14 @@ class _Factoring:
         winner = candidates.index(largest)
         width = len(self.pivots)
         self.pivots[col] = pivot = int(-largest[1])
-        self.top[col] = found[winner, 2 : 2 + width]
+        self.top[col] = self._rows_found[winner, :width]
         if winner == own and pivot != row:
-            a[place] = found[owner, 2 + width :]
+            a[place] = self._rows_found[owner, width:]
+
+    def _absolute(self, column: Columns, out: NDArray[Any]) -> NDArray[Any]:
+        """Return absolute values; of complex elements |Re| + |Im|, by which LAPACK compares."""
+        if not self._complex:
+            return np.abs(column, out=out)
+        np.abs(column.real, out=out)
+        out += np.abs(column.imag)
+        return out

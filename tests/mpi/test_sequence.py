@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hdgemm.hpl.sequence import INCREMENT, MULTIPLIER, SEED, RandomMatrix, jump, jumps
+from hdgemm.mpi.linpack.sequence import INCREMENT, MULTIPLIER, SEED, RandomMatrix, jump, jumps
 
 MODULUS = 1 << 64
 

@@ -6,7 +6,7 @@ exchange" doubles what is known in each of log2(P) turns.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.hpl.communicator import Communicator, Request
-    from hdgemm.hpl.distribution import Axis
+    from hdgemm.mpi.communicator import Communicator, Request
+    from hdgemm.mpi.distribution import Axis
 
-    Columns = NDArray[np.floating]
+    Columns = NDArray[Any]
     #: Rows by the process that holds them.
     Held = dict[int, Columns]
     T = TypeVar("T")

@@ -59,15 +59,18 @@ class Communicator:
 
     def gather(
         self,
-        row: NDArray[np.float64],
-        out: NDArray[np.float64] | None = None,  # noqa: ARG002
-    ) -> NDArray[np.float64]:
+        row: NDArray[Any],
+        out: NDArray[Any] | None = None,  # noqa: ARG002
+    ) -> NDArray[Any]:
         """Return the rows of all processes, as a matrix; in `out`, where it is given."""
         return row[np.newaxis]
 
     def total(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the element-wise sum over all processes."""
         return array
+
+    def join(self, array: NDArray[Any]) -> None:
+        """Fill in an array of which each process has some elements, and zeros for the others'."""
 
     def largest(self, value: float) -> float:
         """Return the largest value of all processes; NaN where one of them is NaN."""
@@ -151,11 +154,9 @@ class Mpi(Communicator):
         """Broadcast in place (MPI_Bcast)."""
         self._comm.Bcast(array, root)
 
-    def gather(
-        self, row: NDArray[np.float64], out: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def gather(self, row: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Gather rows (MPI_Allgather)."""
-        rows = np.empty((self.size, row.size)) if out is None else out
+        rows = np.empty((self.size, row.size), row.dtype) if out is None else out
         self._comm.Allgather(row, rows)
         return rows
 
@@ -163,6 +164,12 @@ class Mpi(Communicator):
         """Add arrays up in the order of ranks, so that the same run gives the same bits."""
         found: NDArray[Any] = self.gather(array.reshape(-1)).sum(axis=0)
         return found.reshape(array.shape)
+
+    def join(self, array: NDArray[Any]) -> None:
+        """Add in place (MPI_Allreduce): in any order, since one term is not zero."""
+        from mpi4py import MPI
+
+        self._comm.Allreduce(MPI.IN_PLACE, array)
 
     def largest(self, value: float) -> float:
         """Gather the values, since MPI_MAX may lose a NaN."""

@@ -3,8 +3,9 @@
 import pytest
 
 from hdgemm.errors import InputError
-from hdgemm.hpl import Settings, read_dat
-from hdgemm.hpl.settings import OVERLAPS, STRIP, ignored_lines, parse_grid, parse_overlap
+from hdgemm.mpi.linpack import Settings, read_dat
+from hdgemm.mpi.linpack.settings import ignored_lines, parse_grid, parse_overlap
+from hdgemm.mpi.variant import OVERLAPS, STRIP
 from tests.cli.commands import command_line
 
 DAT = """HPLinpack benchmark input file
@@ -145,4 +146,8 @@ def test_the_help_names_the_width_of_a_strip(monkeypatch, capsys):
     described = " ".join(done.stdout.partition("--strip")[2].split())
     assert f"Default: {STRIP}; all columns where each process has one core or device" in described
     # All columns only where no process forwards panels: two columns of the grid at most.
-    assert [Settings(5000, grid=(1, q)).widest_strip(1) for q in (1, 2, 3)] == [5001, 5001, STRIP]
+    assert [Settings(5000, grid=(1, q)).widest_strip(1, 5001) for q in (1, 2, 3)] == [
+        5001,
+        5001,
+        STRIP,
+    ]

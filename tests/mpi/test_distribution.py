@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hdgemm.hpl.broadcast import TOPOLOGIES, children
-from hdgemm.hpl.distribution import Axis
-from hdgemm.hpl.interchange import compose
-from hdgemm.hpl.panel import SharedRows
+from hdgemm.mpi.broadcast import TOPOLOGIES, children
+from hdgemm.mpi.distribution import Axis
+from hdgemm.mpi.interchange import compose
+from hdgemm.mpi.panel import SharedRows
 
 EXTENTS = st.tuples(st.integers(0, 60), st.integers(1, 9), st.integers(1, 5))
 

@@ -4,38 +4,35 @@ from __future__ import annotations
 
 import math
 import platform
-import sys
 import time
-import traceback
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from threadpoolctl import threadpool_limits
 
 from hdgemm.energy import Energy, EnergyMeter
-from hdgemm.errors import CancelledRunError, HdgemmError
-from hdgemm.hpl.communicator import world as all_processes
-from hdgemm.hpl.devices import Devices, open_devices
-from hdgemm.hpl.machine import check
-from hdgemm.hpl.system import System
-from hdgemm.hpl.timeline import (
+from hdgemm.machine.limits import memory_limit, thread_limit
+from hdgemm.mpi.communicator import world as all_processes
+from hdgemm.mpi.devices import Devices, open_devices
+from hdgemm.mpi.linpack.system import System
+from hdgemm.mpi.machine import check
+from hdgemm.mpi.processes import end_all, ending_all, threads_of
+from hdgemm.mpi.timeline import (
     HIDEABLE,
     PHASES,
     hidden_seconds,
     seconds_by_phase,
     seconds_by_thread,
 )
-from hdgemm.machine.limits import cores, memory_limit, thread_limit
 from hdgemm.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from hdgemm.hpl.communicator import Communicator
-    from hdgemm.hpl.settings import Settings
-    from hdgemm.hpl.system import Vector
-    from hdgemm.hpl.timeline import Event
+    from hdgemm.mpi.communicator import Communicator
+    from hdgemm.mpi.linpack.settings import Settings
+    from hdgemm.mpi.linpack.system import Vector
+    from hdgemm.mpi.timeline import Event
 
     T = TypeVar("T")
 
@@ -162,7 +159,7 @@ def linpack(
     """
     world = world or all_processes()
     world.compare({**asdict(settings), "mixed": mixed, "devices is None": devices is None})
-    check(settings, world, mixed=mixed)
+    check(settings, world, itemsize=4 if mixed else 8)
     p, q = settings.grid
     inside = world.rank < p * q
     active = world.split(int(inside), world.rank)
@@ -180,12 +177,6 @@ def linpack(
         return _measure(settings, active, opened, progress, mixed=mixed)
 
 
-def threads_of(options: Options, world: Communicator) -> int:
-    """Return the threads of a process: the options', or its share of the machine's cores."""
-    together = world.collect(platform.node()).count(platform.node())
-    return options.threads or max(1, cores() // together)
-
-
 def _measure(
     settings: Settings,
     world: Communicator,
@@ -197,11 +188,11 @@ def _measure(
     """Run once on a grid that fits, with devices that are open."""
     # Processes of a column exchange rows strip by strip: the same strips.
     updates = int(world.largest(len(devices.updates)))
-    settings = replace(settings, strip=settings.widest_strip(updates))
+    settings = replace(settings, strip=settings.widest_strip(updates, settings.n + 1))
     # Each thread calls BLAS for itself.
     with threadpool_limits(1, user_api="blas"), ending_all(world), memory_limit(), thread_limit():
         system = System(settings, world, mixed=mixed)
-        window = devices.window(system.recorder, lambda error: _end_all(world, error))
+        window = devices.window(system.recorder, lambda error: end_all(world, error))
         try:
             world.collect(None)  # all begin together
             with EnergyMeter(devices.names) as meter:
@@ -234,31 +225,6 @@ def _energy_of_all(world: Communicator, own: Energy) -> Energy:
 
 def _by_host_and_name(found: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
     return {f"{host} {name}": value for host, own in found.items() for name, value in own.items()}
-
-
-@contextmanager
-def ending_all(world: Communicator) -> Iterator[None]:
-    """End all processes where this one fails, since the others wait for its messages."""
-    try:
-        yield
-    except BaseException as error:
-        _end_all(world, error)
-        raise
-
-
-def _end_all(world: Communicator, error: BaseException) -> None:
-    if world.size == 1:
-        return
-    if isinstance(error, Exception) and not isinstance(error, HdgemmError):
-        traceback.print_exception(error)
-    what, code = str(error) or type(error).__name__, getattr(error, "exit_code", 1)
-    if isinstance(error, KeyboardInterrupt):
-        what, code = "interrupted", CancelledRunError.exit_code
-    elif isinstance(error, SystemExit) and isinstance(error.code, int):  # by SIGTERM, for example
-        what, code = f"stopped with exit code {error.code}", error.code
-    print(f"hdgemm: rank {world.rank} on {platform.node()}: {what}", file=sys.stderr, flush=True)
-    time.sleep(1.0)  # an abort makes mpiexec drop output that it has not read yet
-    world.abort(code)
 
 
 def _refined(system: System) -> tuple[Vector, int]:

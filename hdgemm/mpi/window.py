@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hdgemm.errors import CancelledRunError
 from hdgemm.fortran import gemm, trsm
@@ -19,13 +19,12 @@ from hdgemm.fortran import gemm, trsm
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
-    from hdgemm.hpl.panel import Panel
-    from hdgemm.hpl.timeline import Recorder
+    from hdgemm.mpi.panel import Panel
+    from hdgemm.mpi.timeline import Recorder
 
-    Columns = NDArray[np.floating]
+    Columns = NDArray[Any]
     #: C := C - A·B on column-major arrays.
     Update = Callable[[Columns, Columns, Columns], None]
     #: B := L⁻¹·B with the unit lower triangle of an array; both are column-major.

@@ -8,82 +8,66 @@ Multi-GPU Nodes", section 4).
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.hpl.broadcast import PanelBroadcast
-from hdgemm.hpl.interchange import RowExchange
-from hdgemm.hpl.panel import Panel, SharedRows, factor_panel, factor_rows
-from hdgemm.hpl.settings import STRIP
-from hdgemm.hpl.window import Strip
+from hdgemm.mpi.broadcast import PanelBroadcast
+from hdgemm.mpi.interchange import RowExchange
+from hdgemm.mpi.panel import Panel, SharedRows, factor_panel, factor_rows
+from hdgemm.mpi.variant import STRIP
+from hdgemm.mpi.window import Strip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from hdgemm.hpl.communicator import Communicator
-    from hdgemm.hpl.distribution import Axis
-    from hdgemm.hpl.settings import Settings
-    from hdgemm.hpl.timeline import Recorder
-    from hdgemm.hpl.window import Window
+    from hdgemm.mpi.part import Part
+    from hdgemm.mpi.timeline import Recorder
+    from hdgemm.mpi.variant import Variant
+    from hdgemm.mpi.window import Window
 
-    Columns = NDArray[np.floating]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One process's part of [A|b]: column-major elements, and which rows and columns they are.
-
-    `row` and `column` are the processes of the same row and column of the grid; `grid` are all,
-    numbered along the rows.
-    """
-
-    a: Columns
-    rows: Axis
-    cols: Axis
-    row: Communicator
-    column: Communicator
-    grid: Communicator
+    Columns = NDArray[Any]
 
 
 class Elimination:
     """One factorisation of a `Part`, in place, with the updates by the threads of `window`.
 
     `progress` is called with the part of the operations that is done. `pivots` are the interchanges
-    of each panel, by its first column.
+    of each panel, by its first column, `diagonal` is U's.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        variant: Variant,
         part: Part,
         window: Window,
         recorder: Recorder,
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        self._settings, self._part, self._window = settings, part, window
+        self._variant, self._part, self._window = variant, part, window
         self._recorder, self._progress = recorder, progress
-        self._broadcast = PanelBroadcast(part.row, settings.broadcast)
+        self._broadcast = PanelBroadcast(part.row, variant.broadcast)
         self._panels: dict[int, Panel] = {}
         self._exchanges: dict[int, RowExchange] = {}
         self.pivots: dict[int, NDArray[np.int64]] = {}
+        #: The diagonal of U.
+        self.diagonal: NDArray[Any] = np.zeros(variant.n, part.a.dtype)
         #: Whether the phases of the next step run beneath an update, or only after it.
         # All processes decide the same, since they exchange messages in one order.
         threaded = part.grid.largest(float(window.threads == 0)) == 0
-        self._overlapped = "window" in settings.overlap and settings.depth > 0 and threaded
+        self._overlapped = "window" in variant.overlap and variant.depth > 0 and threaded
         # Swaps have a thread and messages of their own where panels are factored beside them.
-        aside = self._overlapped and "panel-swap" in settings.overlap
+        aside = self._overlapped and "panel-swap" in variant.overlap
         self._swaps = ThreadPoolExecutor(1, "hdgemm-swap") if aside else None
         self._column = part.column.split(0, part.column.rank) if aside else part.column
 
     def run(self) -> None:
-        """Factor A, and apply L⁻¹ and the interchanges to b."""
-        count = self._settings.panels
-        depth = min(self._settings.depth, count)
+        """Factor A, and apply L⁻¹ and the interchanges to B."""
+        count = self._variant.panels
+        depth = min(self._variant.depth, count)
         try:
             for step in range(-depth, count):
                 self._step(step, min(step + depth, count))
@@ -102,7 +86,7 @@ class Elimination:
         Panel `ahead` gets the updates of all panels since `step` first; the columns up to it have
         had panel `step` already.
         """
-        depth, block = self._settings.depth, self._block(ahead)
+        depth, block = self._variant.depth, self._block(ahead)
         own = block[0] < block[1]
         if depth and own:
             for earlier in range(max(step, 0), ahead):
@@ -111,9 +95,10 @@ class Elimination:
         rest_first = depth > 0 and step >= 0 and (self._overlapped or not own)
         if rest_first:
             self._apply(step, block[1], self._part.cols.count)
-        if ahead < self._settings.panels:
+        if ahead < self._variant.panels:
             self._panels[ahead] = panel = self._panel(ahead, block)
             self.pivots[panel.first] = panel.pivots
+            self.diagonal[panel.first : panel.end] = np.diagonal(panel.top)
         if step >= 0 and not rest_first:
             self._apply(step, block[1], self._part.cols.count)
         if not self._overlapped:
@@ -123,26 +108,26 @@ class Elimination:
 
     def _block(self, number: int) -> tuple[int, int]:
         """Return the local columns of a panel; beyond the last panel, none, at the end of A."""
-        nb = self._settings.nb
-        first = min(number * nb, self._settings.n)
+        nb = self._variant.nb
+        first = min(number * nb, self._variant.n)
         start = self._part.cols.below(first)
         own = self._part.cols.owner(first) == self._part.cols.process
-        if number >= self._settings.panels or not own:
+        if number >= self._variant.panels or not own:
             return start, start
-        return start, self._part.cols.below(min(first + nb, self._settings.n))
+        return start, self._part.cols.below(min(first + nb, self._variant.n))
 
     def _panel(self, number: int, block: tuple[int, int]) -> Panel:
         """Factor and send a panel, or receive it."""
-        settings, part = self._settings, self._part
-        first = number * settings.nb
-        width = min(settings.nb, settings.n - first)
+        variant, part = self._variant, self._part
+        first = number * variant.nb
+        width = min(variant.nb, variant.n - first)
         root = part.cols.owner(first)
         own = root == part.cols.process
-        shared = "shared-panel" in settings.overlap and part.row.size > 1
+        shared = "shared-panel" in variant.overlap and part.row.size > 1
         arrived = part.row.arrived if shared else self._broadcast.arrived
         if own:
             self._window.wait(*block)
-        elif settings.depth:
+        elif variant.depth:
             self._window.wait(0, part.cols.count, help_until=lambda: arrived(root))
         if shared:
             return self._shared_panel(first, width, part.a[:, slice(*block)] if own else None)
@@ -191,7 +176,9 @@ class Elimination:
             piece = np.empty((size, width), self._part.a.dtype, order="F")
             row.receive(piece.reshape(-1, order="F"), root)
             return piece
-        pieces = [np.array(columns[low:high], order="F") for low, high in pairwise(cuts)]
+        pieces: list[Columns] = [
+            np.array(columns[low:high], order="F") for low, high in pairwise(cuts)
+        ]
         sent = [
             row.send(piece.reshape(-1, order="F"), process)
             for process, piece in enumerate(pieces)
@@ -204,11 +191,11 @@ class Elimination:
     def _apply(self, number: int, start: int, stop: int, *, urgent: bool = False) -> None:
         """Swap rows of local columns for a panel, and give them to the window, strip by strip."""
         part, panel = self._part, self._panels[number]
-        width = self._settings.strip or STRIP
+        width = self._variant.strip or STRIP
         if number not in self._exchanges:
             self._exchanges[number] = RowExchange(
-                panel.first, panel.pivots, part.rows, self._column, self._settings.swap,
-                split="split-swap" in self._settings.overlap,
+                panel.first, panel.pivots, part.rows, self._column, self._variant.swap,
+                split="split-swap" in self._variant.overlap,
             )  # fmt: skip
         below = part.a[part.rows.below(panel.end) :]
         strips = [

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.hpl.panel import Panel
+from hdgemm.mpi.panel import Panel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hdgemm.hpl.communicator import Communicator, Request
+    from hdgemm.mpi.communicator import Communicator, Request
 
 #: HPL's names, in the order of its numbers 0 to 5 (HPL.dat, BCASTs).
 TOPOLOGIES: Final = (
@@ -67,9 +67,7 @@ class PanelBroadcast:
         """Return whether the panel of another process can be received without blocking."""
         return self._row.arrived(self._at(root, self._parent[self._place(root)]))
 
-    def receive(
-        self, root: int, first: int, width: int, below: int, dtype: np.dtype[np.floating]
-    ) -> Panel:
+    def receive(self, root: int, first: int, width: int, below: int, dtype: np.dtype[Any]) -> Panel:
         """Receive the panel that the process `root` of the row has factored, and pass it on.
 
         It has `width` columns from `first` on, and this row of the grid holds so many rows `below`
@@ -122,14 +120,14 @@ class PanelBroadcast:
             request.wait()
 
 
-def _nbytes(width: int, below: int, dtype: np.dtype[np.floating]) -> int:
+def _nbytes(width: int, below: int, dtype: np.dtype[Any]) -> int:
     """Return the bytes of a panel's message: its interchanges, its block, the rows below."""
     return width * (8 + (width + below) * dtype.itemsize)
 
 
 def _parts_of(
-    message: NDArray[np.uint8], width: int, dtype: np.dtype[np.floating]
-) -> tuple[NDArray[np.int64], NDArray[np.floating], NDArray[np.floating]]:
+    message: NDArray[np.uint8], width: int, dtype: np.dtype[Any]
+) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
     """Return a message's interchanges, its block, and the rows below it, column-major."""
     pivots, top, below = np.split(message, [8 * width, 8 * width + width * width * dtype.itemsize])
     return (

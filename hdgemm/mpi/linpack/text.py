@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.hpl.timeline import HIDEABLE, PHASES, picture
+from hdgemm.mpi.timeline import HIDEABLE, PHASES, picture
 from hdgemm.units import format_speed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from hdgemm.hpl.benchmark import Result
+    from hdgemm.mpi.linpack.benchmark import Result
 
 _DOUBLE: Final = "=" * 80
 _SINGLE: Final = "-" * 80

@@ -14,19 +14,20 @@ from typer.testing import CliRunner
 
 from hdgemm.cli.app import app
 from hdgemm.errors import DeviceUnavailableError, DoesNotFitError, InputError
-from hdgemm.hpl import Settings, elimination, linpack, machine
-from hdgemm.hpl.communicator import Communicator, world
-from hdgemm.hpl.devices import Devices, open_devices
-from hdgemm.hpl.machine import needed_bytes
-from hdgemm.hpl.panel import factor_panel
-from hdgemm.hpl.sequence import RandomMatrix
-from hdgemm.hpl.settings import OVERLAPS
-from hdgemm.hpl.system import System
-from hdgemm.hpl.timeline import hidden_seconds
-from hdgemm.hpl.window import host_update
+from hdgemm.mpi import elimination, machine
+from hdgemm.mpi.communicator import Communicator, world
+from hdgemm.mpi.devices import Devices, open_devices
+from hdgemm.mpi.linpack import Settings, linpack
+from hdgemm.mpi.linpack.sequence import RandomMatrix
+from hdgemm.mpi.linpack.system import System
+from hdgemm.mpi.machine import needed_bytes
+from hdgemm.mpi.panel import factor_panel
+from hdgemm.mpi.timeline import hidden_seconds
+from hdgemm.mpi.variant import OVERLAPS
+from hdgemm.mpi.window import host_update
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import DeviceInfo, parts_of
-from tests.hpl.test_settings import DAT
+from tests.mpi.test_settings import DAT
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -159,7 +160,7 @@ def test_single_precision_is_refined_to_double(n, nb):
 def test_the_matrix_of_hpl_mxp_has_the_absolute_sums_of_its_rows_on_the_diagonal():
     expected, _ = random_system(30)
     np.fill_diagonal(expected, np.abs(expected).sum(axis=1))
-    matrix = System(Settings(30, 8), Communicator(), mixed=True)._a[:, :30]
+    matrix = System(Settings(30, 8), Communicator(), mixed=True)._part.a[:, :30]
     assert matrix.dtype == np.float32
     np.testing.assert_allclose(matrix, expected, rtol=1e-6)
 
@@ -197,7 +198,7 @@ def test_processes_of_mpiexec_without_mpi_are_refused(monkeypatch, installed):
 
 
 def test_too_little_memory_is_refused_before_it_is_taken(monkeypatch):
-    monkeypatch.setattr("hdgemm.hpl.machine.available_bytes", lambda: 10**6)
+    monkeypatch.setattr("hdgemm.mpi.machine.available_bytes", lambda: 10**6)
     with pytest.raises(DoesNotFitError, match="missing") as caught:
         linpack(Settings(1000), Communicator())
     assert caught.value.missing == caught.value.requested - 10**6
@@ -213,7 +214,7 @@ def test_the_bytes_that_are_checked_are_those_that_a_run_takes(mixed):
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak <= needed_bytes(settings, mixed=mixed) <= 2 * peak
+    assert peak <= needed_bytes(settings, itemsize=4 if mixed else 8) <= 2 * peak
 
 
 @pytest.mark.parametrize("depth", [1, 40])
@@ -226,14 +227,17 @@ def test_the_default_order_fills_the_memory_of_the_machine_with_the_least(
     world = Communicator()
     monkeypatch.setattr(world, "collect", lambda _: free)
     settings = Settings(1, 64, (2, 2), depth=depth)
-    order = machine.largest_order(settings, world, mixed=mixed)
-    needed = [needed_bytes(replace(settings, n=each), mixed=mixed) for each in (order, order + 64)]
+    order = machine.largest_order(settings, world, itemsize=4 if mixed else 8)
+    needed = [
+        needed_bytes(replace(settings, n=each), itemsize=4 if mixed else 8)
+        for each in (order, order + 64)
+    ]
     assert needed[0] <= 0.8 * 10**9 < needed[1]
     assert order % 64 == 0
 
 
 def test_every_run_is_checked_before_the_first_begins(monkeypatch):
-    monkeypatch.setattr("hdgemm.hpl.machine.available_bytes", lambda: 10**6)
+    monkeypatch.setattr("hdgemm.mpi.machine.available_bytes", lambda: 10**6)
     done = CliRunner().invoke(app, ["linpack", "--n", "40,1000", "--nb", "16"])
     assert isinstance(done.exception, DoesNotFitError)
     assert "PASSED" not in done.output
@@ -350,5 +354,5 @@ def test_a_failed_residual_is_an_exit_code(monkeypatch):
 @pytest.mark.parametrize("n", [1, 64, 256])
 def test_columns_lie_an_odd_number_of_cache_lines_apart(n):
     """Else a row's elements share few cache sets, and swaps of rows take twice as long."""
-    columns = System(Settings(n, 16), Communicator())._a
+    columns = System(Settings(n, 16), Communicator())._part.a
     assert columns.strides[1] // 64 % 2 == 1

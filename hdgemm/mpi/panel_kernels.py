@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Columns = NDArray[np.floating]
+    Columns = NDArray[Any]
 
 #: Arguments of the routines.
 _ARGUMENTS: Final = {"trsv": 8, "gemv": 11, "trsm": 11, "gemm": 13}
@@ -87,7 +87,7 @@ class PanelKernels:
 
 
 @cache
-def _routines(dtype: np.dtype[np.floating]) -> list[Callable[..., None]]:
+def _routines(dtype: np.dtype[Any]) -> list[Callable[..., None]]:
     return [unchecked(name, dtype, count) for name, count in _ARGUMENTS.items()]
 
 

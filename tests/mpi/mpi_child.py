@@ -5,13 +5,14 @@ import time
 
 import numpy as np
 
-from hdgemm.hpl import Settings, interchange, linpack
-from hdgemm.hpl.communicator import world
-from hdgemm.hpl.devices import Devices
-from hdgemm.hpl.sequence import RandomMatrix
-from hdgemm.hpl.settings import OVERLAPS
-from hdgemm.hpl.system import System
-from hdgemm.hpl.window import host_update
+from hdgemm.mpi import interchange
+from hdgemm.mpi.communicator import world
+from hdgemm.mpi.devices import Devices
+from hdgemm.mpi.linpack import Settings, linpack
+from hdgemm.mpi.linpack.sequence import RandomMatrix
+from hdgemm.mpi.linpack.system import System
+from hdgemm.mpi.variant import OVERLAPS
+from hdgemm.mpi.window import host_update
 
 ORDERS = ((1, 4), (23, 4), (53, 64))
 #: Depth, broadcast, swap, mapping, overlap, threads.

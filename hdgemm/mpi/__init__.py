@@ -1,0 +1,1 @@
+"""Linear algebra over MPI: one LU engine in a cluster's memory."""
