@@ -45,6 +45,10 @@ class InputTypeError(InputError, TypeError):
     """An operand's dtype or kind cannot be multiplied."""
 
 
+class InputIndexError(InputError, IndexError):
+    """An index outside a matrix: `index`."""
+
+
 class NotFiniteError(InputError):
     """An operand holds a NaN or an infinity: `row` and `col`."""
 

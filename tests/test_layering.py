@@ -47,6 +47,7 @@ LEVELS = {
     "linalg.solving": 11,
     "linalg": 11,
     "blas": 11,
+    "array_functions": 12,
     "device_check": 12,
     "cluster": 12,
     "mpi": 12,

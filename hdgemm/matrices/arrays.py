@@ -64,6 +64,15 @@ class ArrayMatrix(Matrix):
         rows, cols = shape
         return ArrayMatrix(self._array[row : row + rows, col : col + cols])
 
+    def strided(self, rows: range, cols: range) -> ArrayMatrix:
+        """Return rows and columns as a view of the array."""
+        return ArrayMatrix(self._array[_as_slice(rows), _as_slice(cols)])
+
+
+def _as_slice(indices: range) -> slice:
+    stop = indices.stop if indices.stop >= 0 else None
+    return slice(indices.start, stop, indices.step) if indices else slice(0, 0)
+
 
 def _by_slabs(
     work: Callable[[NDArray[Any], NDArray[Any]], None], target: NDArray[Any], source: NDArray[Any]

@@ -43,8 +43,10 @@ class Matrix:
     encoded: bool = False
     #: The identity of a dataset or array within its library: equal values name the same store.
     source: Hashable = None
-    #: Row and column of element ``[0, 0]`` in the whole store; not ``(0, 0)`` in a part.
+    #: Smallest row and column of an element in the whole store; not ``(0, 0)`` in a part.
     origin: tuple[int, int] = (0, 0)
+    #: Distance of neighbouring rows, and of neighbouring columns, in the whole store.
+    steps: tuple[int, int] = (1, 1)
     #: The file, or the folder of files, that holds all elements.
     home: Path | None = None
     #: The files that hold elements, where several do.
@@ -60,6 +62,14 @@ class Matrix:
             return 0, 0
         (row, col), (high, wide) = self.origin, self.chunk
         return row % high, col % wide
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Rows and columns of the store from the first element to the last one."""
+        (rows, cols), (down, across) = self.shape, self.steps
+        if not rows or not cols:
+            return 0, 0
+        return (rows - 1) * abs(down) + 1, (cols - 1) * abs(across) + 1
 
     def phase(self, row: int, col: int) -> int:  # noqa: ARG002 - overridden
         """Return this element's file offset modulo 4096, 0 where it has no file offset.
@@ -122,6 +132,12 @@ class Matrix:
         this matrix open.
         """
         return _Part(self, row, col, shape)
+
+    def strided(self, rows: range, cols: range) -> Matrix | None:  # noqa: ARG002 - overridden
+        """Return rows and columns at constant steps, where they have fixed places as the whole
+        matrix has; None where they must be picked.
+        """
+        return None
 
 
 class Wrapper(Matrix):

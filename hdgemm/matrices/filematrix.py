@@ -147,7 +147,18 @@ class FileMatrix(Matrix):
         )
         found.name = self.name
         found.opened_from = self.opened_from
-        found.origin = self.origin[0] + row, self.origin[1] + col
+        found.origin = self.origin[0] + row * self.steps[0], self.origin[1] + col
+        found.steps = self.steps
+        return found
+
+    def strided(self, rows: range, cols: range) -> FileMatrix | None:
+        """Return every n-th row as a matrix whose rows are so far apart; None for other steps."""
+        if not rows or not cols or rows.step < 1 or cols.step != 1:
+            return None
+        found = self.part(rows.start, cols.start, (rows[-1] + 1 - rows.start, len(cols)))
+        found.shape = len(rows), len(cols)
+        found.pitch = self.pitch * rows.step
+        found.steps = self.steps[0] * rows.step, 1
         return found
 
     def _check(self, row: int, col: int, extents: tuple[int, ...]) -> None:

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 class PlannedMatrix(Matrix):
     """A row-major matrix that cannot be read or written; `pitch` bytes lie between its rows in a
-    <<<<<<< HEAD:hdgemm/matrices/planned.py
-        file, None in a Zarr store and in memory.
-    =======
-        file, None in a Zarr store; `in_ram` says that it is an array.
-    >>>>>>> preparesolve:hdgemm/matrices/described.py
+    file, None in a Zarr store; `in_ram` says that it is an array.
     """
 
     def __init__(self, where: Location | None, shape: tuple[int, int], dtype: DTypeLike) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from operator import index
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, overload
 
 import numpy as np
 
-from hdgemm.errors import InputError, InputTypeError
+from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
+from hdgemm.machine.limits import host_bytes
+from hdgemm.matrices.array_protocols import ArrayProtocols
 from hdgemm.matrices.base import Operand
-from hdgemm.matrices.transfer import aligned_bytes
+from hdgemm.matrices.indexing import select
+from hdgemm.matrices.read_ahead import BLOCK_BYTES, STREAM_BUFFERS, ReadAhead
+from hdgemm.matrices.strided import Strided
+from hdgemm.matrices.transfer import aligned_bytes, array_at
+from hdgemm.options import Options, parse_size
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -19,7 +26,11 @@ if TYPE_CHECKING:
     from hdgemm.matrices.base import Matrix
 
 
-class StoredMatrix:
+#: Matrices of so many bytes are read without asking for the memory that is free.
+_SMALL: Final = 16 << 20
+
+
+class StoredMatrix(ArrayProtocols):
     """A matrix in a file, a store or an array, or a rectangular view of one.
 
     Views and transposes copy no data; they stay usable until the matrix that they come from is
@@ -28,8 +39,6 @@ class StoredMatrix:
     """
 
     ndim = 2
-    # Without it, `for` would fall back to calling `__getitem__` with 0, 1, 2, ...
-    __iter__ = None
 
     def __init__(self, operand: Operand, *, writable: bool, parent: StoredMatrix | None = None):
         self._operand = operand
@@ -90,17 +99,86 @@ class StoredMatrix:
         """The transpose, as a view."""
         return self._view(self._operand.matrix, trans=not self._operand.trans)
 
-    def __getitem__(self, key: Any) -> StoredMatrix:
-        """Return the view ``[r0:r1, c0:c1]``, a matrix of its own; nothing is read."""
-        (row, rows), (col, cols) = self._rectangle(key)
-        matrix, trans = self._open_matrix, self._operand.trans
-        if trans:
-            return self._view(matrix.part(col, row, (cols, rows)), trans=True)
-        return self._view(matrix.part(row, col, (rows, cols)), trans=False)
+    @overload
+    def __getitem__(self, key: slice | tuple[slice, slice]) -> StoredMatrix: ...
+    @overload
+    def __getitem__(self, key: Any) -> Any: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Return the view ``[r0:r1, c0:c1]``, a matrix of its own; nothing is read.
+
+        Steps are allowed, ``[::2, ::-1]``. An integer reads the row or column that it names as an
+        array of one dimension, two integers read one element.
+        """
+        selected = select(key, self.shape)
+        view = self._selected(selected.rows, selected.cols)
+        if not selected.dropped:
+            return view
+        return np.asarray(view).reshape(selected.shape)[()]
 
     def __setitem__(self, key: Any, value: ArrayLike | StoredMatrix) -> None:
-        """Store an array, or one number everywhere, in the rectangle ``[r0:r1, c0:c1]``."""
-        self[key].write(value)
+        """Store an array, or one number everywhere, in the rectangle ``[r0:r1, c0:c1]``, the row
+        ``[i]`` or the column ``[:, j]``.
+        """
+        selected = select(key, self.shape)
+        view = self._selected(selected.rows, selected.cols)
+        if 1 in selected.dropped and np.ndim(value) == 1:
+            value = np.asarray(value)[:, np.newaxis]
+        view.write(value)
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """Yield each row as an array; rows are read by blocks."""
+        for _, block in self.blocks():
+            yield from block
+
+    def blocks(
+        self, rows: int | None = None, *, memory: float | str | None = None
+    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Yield blocks of whole rows in turn, each a new array, while the next one is read.
+
+        Parameters
+        ----------
+        rows
+            Rows of a block; None for as many as `memory` allows. In a chunked matrix blocks then
+            end where chunks end.
+        memory
+            Bytes of the three blocks that are in memory at once, or a text such as ``"1GB"``;
+            None: 96 MiB, less where `host_memory` is less.
+
+        Yields
+        ------
+        rows : slice
+            The rows of the block.
+        block : array
+            Their elements.
+
+        Raises
+        ------
+        InputError
+            For `rows` less than 1.
+
+        Examples
+        --------
+        >>> total = sum(block.sum() for _, block in hdgemm.open("A.npy").blocks())
+        """
+        height = self._block_rows(memory) if rows is None else rows
+        if height < 1:
+            raise InputError(f"blocks must have at least 1 row, got {height}")
+
+        def read(first: int, _buffer: int) -> tuple[slice, NDArray[Any]]:
+            last = min(first + height, self.shape[0])
+            part = self._selected(range(first, last), range(self.shape[1]))
+            return slice(first, last), part.read()
+
+        with ReadAhead() as reads:
+            yield from reads.blocks(range(0, self.shape[0], height), read)
+
+    def _block_rows(self, memory: float | str | None) -> int:
+        bound = (STREAM_BUFFERS + 1) * BLOCK_BYTES
+        allowed = min(bound, host_bytes(Options())) if memory is None else parse_size(memory)
+        row_bytes = max(1, self.shape[1] * self.dtype.itemsize)
+        height = max(1, allowed // (STREAM_BUFFERS + 1) // row_bytes)
+        high = self.chunks[0] if self.chunks is not None else 1
+        return height // high * high or height
 
     def read(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read all elements into `out`, or into a new array in this matrix's own order.
@@ -197,6 +275,8 @@ class StoredMatrix:
         ------
         InputError
             For ``copy=False``, unless the elements lie in memory as an array of this dtype.
+        DoesNotFitError
+            When they have more bytes than the default `host_memory`.
         """
         operand = self.operand
         wanted = np.dtype(self.dtype if dtype is None else dtype)
@@ -205,13 +285,17 @@ class StoredMatrix:
             return array.T if operand.trans else array
         if copy is False:
             raise InputError(f"{operand.matrix.name} must be read to become an array: copy=False")
+        self._check_fits()
         return self.read().astype(wanted, copy=False)
 
     def __repr__(self) -> str:
         matrix = self._operand.matrix
         rows, cols = self.shape
-        row, col = matrix.origin[::-1] if self._operand.trans else matrix.origin
-        place = f"[{row}:{row + rows}, {col}:{col + cols}] of " if self._parent else ""
+        axes = [
+            _place(*each) for each in zip(matrix.origin, matrix.span, matrix.steps, strict=True)
+        ]
+        place = ", ".join(axes[::-1] if self._operand.trans else axes)
+        place = f"[{place}] of " if self._parent else ""
         mode = "closed" if self.closed else "r+" if self.writable else "r"
         return (
             f"<StoredMatrix {place}{matrix.name!r}: {rows}×{cols} {self.dtype}, "
@@ -221,27 +305,38 @@ class StoredMatrix:
     def _view(self, matrix: Matrix, *, trans: bool) -> StoredMatrix:
         return StoredMatrix(Operand(matrix, trans), writable=self.writable, parent=self)
 
-    def _rectangle(self, key: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return first index and extent of the rows and of the columns that a key names."""
-        keys = key if isinstance(key, tuple) else (key,)
-        if not 1 <= len(keys) <= 2:
-            raise InputError(f"a view takes rows and columns, [r0:r1, c0:c1], got {key!r}")
-        rows, cols = (*keys, slice(None)) if len(keys) == 1 else keys
-        return _span(rows, self.shape[0]), _span(cols, self.shape[1])
+    def _selected(self, rows: range, cols: range) -> StoredMatrix:
+        """Return the view of some rows and columns."""
+        matrix, trans = self._open_matrix, self._operand.trans
+        down, across = (cols, rows) if trans else (rows, cols)
+        if down.step == across.step == 1:
+            shape = len(down), len(across)
+            return self._view(matrix.part(down.start, across.start, shape), trans=trans)
+        strided = matrix.strided(down, across) or Strided(matrix, down, across)
+        return self._view(strided, trans=trans)
+
+    def _check_fits(self) -> None:
+        """Raise `DoesNotFitError` where all elements would take more than `host_memory`."""
+        limits = Options()
+        if self.nbytes <= _SMALL and limits.host_bytes is None:
+            return
+        allowed = host_bytes(limits)
+        if self._operand.matrix.array is None and self.nbytes > allowed:
+            raise DoesNotFitError(
+                f"{self._operand.matrix.name} has {format_size(self.nbytes)} as an array, and "
+                f"host_memory is {format_size(allowed)}: multiply or factor it out of core "
+                "(hdgemm.matmul, hdgemm.linalg), read parts of it (M[r0:r1], M.blocks()), or read "
+                "all of it by M.read()",
+                requested=self.nbytes,
+                available=allowed,
+                missing=self.nbytes - allowed,
+            )
 
 
-def _span(key: Any, extent: int) -> tuple[int, int]:
-    """Return the first index and the length of one slice."""
-    try:
-        if isinstance(key, slice) and (key.step is None or index(key.step) == 1):
-            start, stop, _ = key.indices(extent)
-            return start, max(0, stop - start)
-    except TypeError as error:
-        raise InputTypeError(f"the bounds of a slice must be integers, got {key}") from error
-    raise InputError(
-        f"a view is a rectangle of slices with step 1, such as M[0:1000, 50:], got {key!r}; "
-        "read it with numpy.asarray for any other indexing"
-    )
+def _place(first: int, extent: int, step: int) -> str:
+    """Return the slice of a store that a view has in one axis."""
+    last = first + extent
+    return f"{first}:{last}" if step == 1 else f"{first}:{last}:{step}"
 
 
 def _empty(operand: Operand) -> NDArray[Any]:
@@ -259,3 +354,9 @@ def _empty(operand: Operand) -> NDArray[Any]:
 def _check_cast(found: np.dtype[Any], wanted: np.dtype[Any], what: str) -> None:
     if not np.can_cast(found, wanted, "same_kind"):
         raise InputTypeError(f"{what} has dtype {wanted}, which cannot hold elements of {found}")
+
+
+def array_in(memory: NDArray[np.uint8], part: StoredMatrix, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Lay out an array for a part of a matrix in a buffer, in the order that the part has."""
+    order: Literal["C", "F"] = "F" if part.order == "F" else "C"
+    return array_at(memory, part.shape, dtype, part.operand.matrix.phase(0, 0), order)

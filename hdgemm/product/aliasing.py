@@ -52,7 +52,9 @@ def same_elements(x: Operand, y: Operand) -> bool:
     if x.shape != y.shape or x.matrix.dtype != y.matrix.dtype:
         return False
     if _one_store(x.matrix, y.matrix):
-        return x.trans == y.trans and x.matrix.origin == y.matrix.origin
+        return x.trans == y.trans and all(
+            getattr(x.matrix, name) == getattr(y.matrix, name) for name in ("origin", "steps")
+        )
     spans = [_in_file(operand.matrix) or ("memory", operand.matrix.array) for operand in (x, y)]
     (x_space, x_array), (y_space, y_array) = spans
     if x_space != y_space or x_array is None or y_array is None:
@@ -73,7 +75,7 @@ def _chunks_meet(x: Matrix, y: Matrix) -> bool:
     chunk = next((m.chunk for m in (x, y) if m.chunk is not None and m.encoded), (1, 1))
     for axis, step in enumerate(chunk):
         (first, last), (begin, end) = (
-            (m.origin[axis] // step, -(-(m.origin[axis] + m.shape[axis]) // step)) for m in (x, y)
+            (m.origin[axis] // step, -(-(m.origin[axis] + m.span[axis]) // step)) for m in (x, y)
         )
         if last <= begin or end <= first:
             return False

@@ -290,7 +290,6 @@ def test_views_as_arrays(stored):
         m.read(out)
     with pytest.raises(InputTypeError, match="dtype int64"):
         m.read(np.empty(SHAPE, np.int64))
-    np.testing.assert_array_equal(x[5:10] + m[:5], x[5:10] + x[:5])
     assert repr(m[1:3].T) == (
         f"<StoredMatrix [0:70, 1:3] of {m.operand.matrix.name!r}: 70×2 float64, order C, mode r+>"
     )
@@ -312,7 +311,7 @@ def test_whole_rows_and_columns_are_read_without_a_bounce(tmp_path, monkeypatch,
 
 def test_what_is_no_rectangle_is_refused(stored):
     m = stored("npy", numbers())
-    for key in (3, (3, 4), slice(0, 9, 2), slice(None, None, -1), ..., (..., 1), None,
+    for key in (90, (3, -71), slice(0, 9, 0), (..., ...), (..., 1, 2, 3), None, True,
                 (slice(1), slice(1), slice(1)), [1, 2], np.ones(90, bool)):  # fmt: skip
         with pytest.raises(InputError):
             m[key]
@@ -322,8 +321,6 @@ def test_what_is_no_rectangle_is_refused(stored):
         m[:3] = np.ones((2, 70))
     with pytest.raises(InputTypeError, match="cannot hold"):
         m[:3] = 1j
-    with pytest.raises(TypeError):
-        iter(m)
 
 
 def test_a_closed_matrix_says_so(stored, tmp_path):
