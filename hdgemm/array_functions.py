@@ -181,7 +181,11 @@ def _like(make: Callable[..., NDArray[Any]]) -> Callable[..., NDArray[Any]]:
     """Return NumPy's function for a new array of a matrix's shape and dtype."""
 
     def new(
-        prototype: StoredMatrix, *args: Any, dtype: DTypeLike | None = None, shape: Any = None, **how: Any
+        prototype: StoredMatrix,
+        *args: Any,
+        dtype: DTypeLike | None = None,
+        shape: Any = None,
+        **how: Any,
     ) -> NDArray[Any]:
         # A read-only view of one element has shape and dtype, and takes no memory.
         one = np.broadcast_to(np.zeros((), prototype.dtype.newbyteorder("=")), prototype.shape)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeVar
+
+from hdgemm.matrices.transfer import array_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hdgemm.matrices.base import Operand
 
 #: Blocks of the stream in memory at once: one is multiplied, the next one is read.
 STREAM_BUFFERS: Final = 2
@@ -50,3 +57,20 @@ class ReadAhead:
             reads.append(self._pool.submit(read, item, number % STREAM_BUFFERS))
         while reads:
             yield reads.popleft().result()
+
+
+class _Part(Protocol):
+    """The fields of a stored matrix that a layout in memory depends on."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def order(self) -> str: ...
+    @property
+    def operand(self) -> Operand: ...
+
+
+def array_in(memory: NDArray[np.uint8], part: _Part, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Lay out an array for a part of a matrix in a buffer, in the order that the part has."""
+    order: Literal["C", "F"] = "F" if part.order == "F" else "C"
+    return array_at(memory, part.shape, dtype, part.operand.matrix.phase(0, 0), order)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, overload
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, overload
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from hdgemm.matrices.base import Operand
 from hdgemm.matrices.indexing import select
 from hdgemm.matrices.read_ahead import BLOCK_BYTES, STREAM_BUFFERS, ReadAhead
 from hdgemm.matrices.strided import Strided
-from hdgemm.matrices.transfer import aligned_bytes, array_at
+from hdgemm.matrices.transfer import aligned_bytes
 from hdgemm.options import Options, parse_size
 from hdgemm.units import format_size
 
@@ -354,9 +354,3 @@ def _empty(operand: Operand) -> NDArray[Any]:
 def _check_cast(found: np.dtype[Any], wanted: np.dtype[Any], what: str) -> None:
     if not np.can_cast(found, wanted, "same_kind"):
         raise InputTypeError(f"{what} has dtype {wanted}, which cannot hold elements of {found}")
-
-
-def array_in(memory: NDArray[np.uint8], part: StoredMatrix, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Lay out an array for a part of a matrix in a buffer, in the order that the part has."""
-    order: Literal["C", "F"] = "F" if part.order == "F" else "C"
-    return array_at(memory, part.shape, dtype, part.operand.matrix.phase(0, 0), order)

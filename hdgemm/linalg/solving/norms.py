@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.matrices.read_ahead import BLOCK_BYTES, STREAM_BUFFERS, ReadAhead
-from hdgemm.matrices.stored import array_in
+from hdgemm.matrices.read_ahead import BLOCK_BYTES, STREAM_BUFFERS, ReadAhead, array_in
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from hdgemm.linalg.planning.solve import kept_blocks
 from hdgemm.linalg.slabs.slab import Slab, check_finite_slab
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.planned import PlannedMatrix
-from hdgemm.matrices.read_ahead import STREAM_BUFFERS, ReadAhead
-from hdgemm.matrices.stored import array_in
+from hdgemm.matrices.read_ahead import STREAM_BUFFERS, ReadAhead, array_in
 from hdgemm.matrices.transfer import ALIGNMENT, SHORT, aligned_bytes
 from hdgemm.pipeline.devices.host_blas import SCIPY_SINGLE_THREADED
 from hdgemm.pipeline.plan import flops_per_multiply_add
