@@ -38,6 +38,8 @@ _PACKAGES: Final = (
 )
 #: Lines of a printed report; rows of a split beyond them are counted, not printed.
 _MOST_LINES: Final = 25
+#: Numbers of a value that are printed.
+_MOST_NUMBERS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,9 @@ class Report:
         slabs were loaded, updated, factored (panel), stored, interchanged; phases overlap.
     energy
         Joules by source, or why they were not measured; None for a run that was not watched.
+    values
+        Small results as plain values, by name, such as the rank that `linalg.lstsq` found; for
+        runs by the command line and the service, which return no arrays.
     """
 
     seconds: float
@@ -162,6 +167,7 @@ class Report:
     verification: Mapping[str, Any] | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
     energy: Energy | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def planned_bytes(self) -> dict[Stage, int]:
@@ -198,6 +204,7 @@ class Report:
             "verification": None if self.verification is None else dict(self.verification),
             "resumption": None if self.resumption is None else asdict(self.resumption),
             "energy": None if self.energy is None else self.energy.to_dict(self.gflops),
+            "values": dict(self.values),
         }
 
     def to_json(self) -> str:
@@ -400,4 +407,13 @@ def _summary(report: Report) -> list[str]:
         )
     if report.energy is not None:
         lines.append(report.energy.line(report.gflops))
+    lines += [f"{name}: {_value_text(value)}" for name, value in report.values.items()]
     return lines
+
+
+def _value_text(value: Any) -> str:
+    """Return a value as text, of many numbers the first ones."""
+    if not isinstance(value, list):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    more = f", … ({len(value)} in all)" if len(value) > _MOST_NUMBERS else ""
+    return ", ".join(map(_value_text, value[:_MOST_NUMBERS])) + more

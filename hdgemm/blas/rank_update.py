@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.blas.blockwise import opened, product_summary
@@ -11,6 +13,8 @@ from hdgemm.blas.triangle_update import TriangleUpdate
 from hdgemm.call.input_checks import check_reread
 from hdgemm.call.keywords import Call, ReportKeywords, public_call
 from hdgemm.call.plans import JointPlan
+from hdgemm.call.prepared import Prepared
+from hdgemm.call.run import open_run
 from hdgemm.errors import InputError
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.planned import planned_matrix
@@ -19,11 +23,10 @@ from hdgemm.product.product import Product
 from hdgemm.run.scaling import run_scaling
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Unpack
 
-    from hdgemm.options import Options
     from hdgemm.progress import Watch
-    from hdgemm.run.session import Session
 
 #: Routines that multiply by conjugate transposes.
 _HERMITIAN: Final = ("herk", "her2k")
@@ -227,16 +230,25 @@ def _summands(name: str, product: Product) -> tuple[Product, ...]:
     return product, second
 
 
-def plan_syrk(
-    a: Any, trans: int, lower: int, out: Any, options: Options, session: Session
-) -> JointPlan:
-    """Return the plans of the parts of ``syrk(1.0, a, trans=trans, lower=lower, out=out)``."""
-    trans_flags(trans, "trans")
-    product = Product.of(a, a, trans_a=int(bool(trans)), trans_b=int(not trans), out=out)
-    if product.c is None:
-        product = product.stored_in(planned_matrix(product.target, product.shape, product.dtype))
-    update = TriangleUpdate((product,), flag(lower, "lower"), hermitian=False)
-    return JointPlan(product_summary("syrk", product, options), update.plan(options, session))
+@contextmanager
+def prepare(
+    a: Any, out: Any, call: Call, *, trans: int = 0, lower: int = 0
+) -> Iterator[Prepared[Any]]:
+    """Yield ``syrk(1.0, a, trans=trans, lower=lower, out=out)``, planned."""
+    with open_run(call) as run:
+        trans_flags(trans, "trans")
+        product = Product.of(a, a, trans_a=int(bool(trans)), trans_b=int(not trans), out=out)
+        if product.c is None:
+            product = product.stored_in(
+                planned_matrix(product.target, product.shape, product.dtype)
+            )
+        update = TriangleUpdate((product,), flag(lower, "lower"), hermitian=False)
+        parts = update.plan(run.options, run.session)
+        plan = JointPlan(product_summary("syrk", product, run.options), parts)
+        compute = partial(
+            syrk, 1.0, a, trans=trans, lower=lower, out=out, **call.keywords(durable=False)
+        )
+        yield Prepared(plan, compute)
 
 
 def _filled(product: Product, c: Any, watch: Watch) -> Product:

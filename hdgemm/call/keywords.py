@@ -121,6 +121,20 @@ class Call:
         watch = Watch.of(progress, observer, cancel, report)
         return cls(options, session, watch, checkpoint, restart)
 
+    def keywords(self, *, durable: bool) -> dict[str, Any]:
+        """Return the keywords that describe this call, as a public function takes them."""
+        found: dict[str, Any] = {
+            "options": self.options,
+            "session": self.session,
+            "progress": self.watch.progress,
+            "observer": self.watch.observer,
+            "cancel": self.watch.cancel,
+            "report": self.watch.report,
+        }
+        return (
+            found | {"checkpoint": self.checkpoint, "restart": self.restart} if durable else found
+        )
+
 
 #: What the documentation of a public function says of each keyword.
 _DOCUMENTED: Final = {

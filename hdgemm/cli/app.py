@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 import hdgemm
 from hdgemm.cli import factor, job, serve, token
-from hdgemm.cli.examples import epilog
+from hdgemm.cli.examples import epilog, epilog_of
 from hdgemm.errors import (
     CancelledRunError,
     DoesNotFitError,
@@ -25,6 +25,7 @@ from hdgemm.errors import (
     InputError,
     missing_extra,
 )
+from hdgemm.routines.registry import commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 #: what they need inside that function: `hdgemm --help` must not wait for drivers or servers.
 COMMANDS: Final = ("multiply", "plan", "devices", "verify", "random", "demo", "tune",
                    "profile", "linpack")  # fmt: skip
-#: Functions of `hdgemm.cli.factor`.
-LINALG: Final = ("cholesky", "lu", "qr", "solve", "lstsq", "syrk")
 SERVICE: Final[dict[str, Callable[..., None]]] = {
     "serve": serve.command, "worker": serve.worker, "token": token.command,
 }  # fmt: skip
@@ -136,9 +135,9 @@ class _Stop:
 
 for _name in COMMANDS:
     app.command(_name, epilog=epilog(_name))(import_module(f"hdgemm.cli.{_name}").command)
-for _name in LINALG:
-    app.command(_name, rich_help_panel="Linear algebra", epilog=epilog(_name))(
-        getattr(factor, _name)
+for _name, _routine in commands().items():
+    app.command(_name, rich_help_panel="Linear algebra", epilog=epilog_of(_routine.examples))(
+        factor.command_of(_routine)
     )
 for _name, _service in SERVICE.items():
     app.command(_name, rich_help_panel="Job service", epilog=epilog(_name))(_service)
@@ -217,7 +216,7 @@ def _usage(error: Any) -> str:
 
 def _command_line() -> str:
     """Return the command of this process, without arguments."""
-    named = [name for name in sys.argv[1:2] if name in (*COMMANDS, *LINALG, *SERVICE)]
+    named = [name for name in sys.argv[1:2] if name in (*COMMANDS, *commands(), *SERVICE)]
     return " ".join(["hdgemm", *named])
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _EXAMPLES: Final[dict[str, tuple[str, str]]] = {
     "multiply": (
@@ -38,30 +41,6 @@ _EXAMPLES: Final[dict[str, tuple[str, str]]] = {
         "hdgemm linpack --n 20000",
         "mpiexec -n 4 hdgemm linpack --n 40000 --nb 192 --grid 2x2",
     ),
-    "cholesky": (
-        "hdgemm cholesky S.npy --out L.npy --lower --host-memory 2GB",
-        "hdgemm cholesky S.npy --in-place --checkpoint",
-    ),
-    "lu": (
-        "hdgemm lu A.npy --out LU.npy --host-memory 2GB",
-        "hdgemm lu A.npy --out LU.npy --checkpoint --gantt lu.png",
-    ),
-    "qr": (
-        "hdgemm qr T.npy --out R.npy",
-        "hdgemm qr T.npy --out QR.npy --mode raw --host-memory 2GB",
-    ),
-    "solve": (
-        "hdgemm solve A.npy B.npy --out X.npy --host-memory 2GB",
-        "hdgemm solve S.npy B.npy --out X.npy --assume-a pos --refine",
-    ),
-    "lstsq": (
-        "hdgemm lstsq T.npy Y.npy --out X.npy",
-        "hdgemm lstsq T.npy Y.npy --out X.npy --checkpoint --quiet",
-    ),
-    "syrk": (
-        "hdgemm syrk T.npy --out C.npy --trans",
-        "hdgemm syrk A.npy --out C.npy --lower --dry-run",
-    ),
     "serve": (
         "hdgemm serve --root /data/matrices --memory 8GB",
         "hdgemm serve --port 8080 --data-dir jobs --device host --device cuda:0",
@@ -90,5 +69,10 @@ _EXAMPLES: Final[dict[str, tuple[str, str]]] = {
 
 
 def epilog(command: str) -> str:
-    """Return the last lines of a command's help; the backspace keeps click from wrapping them."""
-    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in _EXAMPLES[command])))
+    """Return the last lines of a command's help."""
+    return epilog_of(_EXAMPLES[command])
+
+
+def epilog_of(examples: Sequence[str]) -> str:
+    """Return examples as the last lines of a help; the backspace keeps click from wrapping them."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in examples)))

@@ -1,29 +1,29 @@
-"""`hdgemm cholesky`, `lu`, `qr`, `solve`, `lstsq`, `syrk`: linear algebra, file to file."""
+"""Commands of linear algebra, file to file, made from the descriptions of the routines."""
 
 from __future__ import annotations
 
-import functools
 import inspect
+from inspect import Parameter as Argument
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from hdgemm.cli import arguments as args
 from hdgemm.cli.output import Outputs, print_result, refuse_existing, refuse_existing_beside
 from hdgemm.errors import InputError
+from hdgemm.routines.description import OUT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from hdgemm.report import Report
+    from hdgemm.routines.description import Output, Parameter, Routine
 
-A = Annotated[Path, typer.Argument(metavar="A", help="A: a file, or FILE::NAME.")]
-B = Annotated[Path, typer.Argument(metavar="B", help="B: a file, or FILE::NAME.")]
-Lower = Annotated[bool, typer.Option("--lower", help="The lower triangle instead of the upper.")]
-Assume = Literal["gen", "sym", "her", "pos", "upper triangular", "lower triangular"]
-#: Arguments of the commands that are no parameters of the routines.
-_FILES: Final = frozenset({"a", "b", "out", "in_place"})
+#: Name of the argument of `--in-place`.
+_IN_PLACE: Final = "in_place"
+_DEVICES: Final = ("device", "device_memory")
+_DURABLE: Final = ("checkpoint", "restart")
 
 
 def _shared(
@@ -46,141 +46,134 @@ def _shared(
     """Options that routines share."""
 
 
-def _routine(*absent: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function that declares a routine's operands and own options.
+def command_of(routine: Routine) -> Callable[..., None]:
+    """Return the function from which typer makes the command of a routine."""
 
-    `absent` are the shared options that the routine does not have.
-    """
+    def command(**given: Any) -> None:
+        _run(routine, given)
 
-    def make(declared: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(declared, eval_str=True)
-        shared = dict(inspect.signature(_shared, eval_str=True).parameters)
-        for name in absent:
-            del shared[name]
+    command.__name__, command.__doc__ = routine.name, routine.summary
+    command.__signature__ = inspect.Signature(list(_arguments(routine)))  # type: ignore[attr-defined]
+    return command
 
-        @functools.wraps(declared)
-        def command(**given: Any) -> None:
-            parameters = {name: given[name] for name in own.parameters if name not in _FILES}
-            _run(declared.__name__, given, parameters)
 
-        command.__signature__ = own.replace(  # type: ignore[attr-defined] # typer reads it
-            parameters=[*own.parameters.values(), *shared.values()]
+def _arguments(routine: Routine) -> Iterator[Argument]:
+    """Yield the arguments of a command: operands, outputs, parameters, shared options."""
+    for operand in routine.operands:
+        name = operand.name.upper()
+        shown = typer.Argument(metavar=name, help=f"{name}: a file, or FILE::NAME.")
+        yield Argument(
+            operand.name, Argument.POSITIONAL_OR_KEYWORD, annotation=Annotated[Path, shown]
         )
-        return command
+    for name, outputs in routine.options.items():
+        yield _place(name, outputs, required=name == OUT and not routine.in_place)
+    for parameter in routine.shown:
+        yield _option(parameter)
+    if routine.in_place:
+        flag = typer.Option("--in-place", help="Store the result over A, instead of --out.")
+        yield _keyword(_IN_PLACE, Annotated[bool, flag], default=False)
+    absent = (() if routine.devices else _DEVICES) + (() if routine.durable else _DURABLE)
+    shared = inspect.signature(_shared, eval_str=True).parameters
+    yield from (each for name, each in shared.items() if name not in absent)
 
-    return make
+
+def _place(name: str, outputs: tuple[Output, ...], *, required: bool) -> Argument:
+    """Return the option with the location of an output."""
+    text = next(each.help for each in outputs if each.help)
+    if required:
+        return _keyword(name, Annotated[Path, typer.Option(help=text)], default=Argument.empty)
+    return _keyword(name, Annotated[Path | None, typer.Option(help=text)], default=None)
 
 
-@_routine()
-def cholesky(
-    a: A,
-    out: Annotated[Path | None, typer.Option(help="Where the factor goes.")] = None,
-    *,
-    lower: Lower = False,
-    in_place: Annotated[
-        bool, typer.Option("--in-place", help="Store the factor over A, instead of --out.")
-    ] = False,
+def _option(parameter: Parameter) -> Argument:
+    """Return the option of a parameter."""
+    option = f"--{parameter.name.replace('_', '-')}"
+    if parameter.is_flag:
+        flag = typer.Option(option, help=parameter.help)
+        return _keyword(parameter.name, Annotated[bool, flag], default=False)
+    shown = typer.Option(
+        parameter.default, option, help=parameter.help, min=parameter.least, max=parameter.most
+    )
+    return _keyword(parameter.name, parameter.annotation, default=shown)
+
+
+def _keyword(name: str, annotation: Any, *, default: Any) -> Argument:
+    return Argument(name, Argument.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _parameters(routine: Routine, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the routine's keywords for the options of its command."""
+    found = {
+        each.name: each.of_flag(given=given[each.name]) if each.is_flag else given[each.name]
+        for each in routine.shown
+    }
+    if given.get(_IN_PLACE):
+        found["overwrite_a"] = True
+    return found
+
+
+def _outs(
+    routine: Routine, given: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the location of each output that is stored."""
+    if routine.stores and (given[OUT] is None) != given.get(_IN_PLACE, False):
+        raise InputError("give --out, or --in-place to overwrite A")
+    present = routine.present(parameters, "matrix")
+    places = {each.name: given[each.option or each.name] for each in present}
+    used = {each.option or each.name for each in present}
+    if extra := [name for name in routine.options if name not in used and given[name] is not None]:
+        raise InputError(f"{routine.name} with these options stores nothing in --{extra[0]}")
+    return {name: place for name, place in places.items() if place is not None}
+
+
+def _refuse_existing(
+    routine: Routine,
+    given: Mapping[str, Any],
+    outs: Mapping[str, Any],
+    parameters: Mapping[str, Any],
 ) -> None:
-    """Factor a Hermitian positive definite matrix: A = U^H·U, or L·L^H."""
+    """Refuse to replace a file, for `--no-clobber`."""
+    for place in outs.values():
+        refuse_existing(place)
+    first = routine.first(parameters)
+    if first is not None and first.factors:
+        refuse_existing_beside(outs.get(first.name, given["a"]), first.factors)
 
 
-@_routine()
-def lu(
-    a: A,
-    out: Annotated[
-        Path | None, typer.Option(help="Where the factors go; the pivots go to OUT.piv.npy.")
-    ] = None,
-    *,
-    in_place: Annotated[
-        bool, typer.Option("--in-place", help="Store the factors over A, instead of --out.")
-    ] = False,
-) -> None:
-    """Factor a matrix with partial pivoting: P·A = L·U."""
-
-
-@_routine()
-def qr(
-    a: A,
-    out: Annotated[Path, typer.Option(help="Where R goes; for raw, the reflectors.")],
-    *,
-    mode: Annotated[
-        Literal["r", "raw"], typer.Option(help="R, or the reflectors with OUT.tau.npy.")
-    ] = "r",
-) -> None:
-    """Factor a matrix by Householder reflectors: A = Q·R."""
-
-
-@_routine()
-def solve(
-    a: A,
-    b: B,
-    out: Annotated[Path, typer.Option(help="Where X goes.")],
-    *,
-    assume_a: Annotated[Assume, typer.Option(help="What is known of A.")] = "gen",
-    lower: Lower = False,
-    transposed: Annotated[
-        bool, typer.Option("--transposed", help="Solve with the transpose of A.")
-    ] = False,
-    refine: Annotated[
-        bool, typer.Option("--refine", help="Factor in single precision, refine to double.")
-    ] = False,
-) -> None:
-    """Solve A·X = B for a square matrix A."""
-
-
-@_routine("device", "device_memory")
-def lstsq(a: A, b: B, out: Annotated[Path, typer.Option(help="Where X goes.")]) -> None:
-    """Minimise the 2-norm of A·X − B for a tall A, in one pass."""
-
-
-@_routine("device", "device_memory", "checkpoint", "restart")
-def syrk(
-    a: A,
-    out: Annotated[Path, typer.Option(help="Where C goes.")],
-    *,
-    lower: Lower = False,
-    trans: Annotated[bool, typer.Option("--trans", help="A^T·A instead of A·A^T.")] = False,
-) -> None:
-    """Compute one triangle of A·A^T or A^T·A: half of the work."""
-
-
-def _run(name: str, given: Mapping[str, Any], parameters: dict[str, Any]) -> None:
+def _run(routine: Routine, given: Mapping[str, Any]) -> None:
     """Run a routine, or print its plan; `given` are the arguments of its command."""
+    from hdgemm.call.keywords import Call
     from hdgemm.linalg.routines import plan_routine, run_routine
     from hdgemm.progress import Watch
 
-    out, in_place = given["out"], given.get("in_place", False)
-    if (out is None) != in_place:
-        raise InputError("give --out, or --in-place to overwrite A")
-    if in_place:
-        parameters["overwrite_a"] = True
-    if "refine" in parameters:
-        parameters["refine"] = "float32" if parameters["refine"] else None
+    parameters = _parameters(routine, given)
+    outs = _outs(routine, given, parameters)
     if given["no_clobber"]:
-        refuse_existing(out)
-        if name != "qr" or parameters["mode"] == "raw":
-            refuse_existing_beside(given["a"] if in_place else out, name)
-    operands = (given["a"], given["b"]) if "b" in given else (given["a"],)
+        _refuse_existing(routine, given, outs, parameters)
+    operands = {each.name: given[each.name] for each in routine.operands}
     options = args.make_options(
-        host_memory=given["host_memory"], device=given.get("device") or ["host"],
-        device_memory=given.get("device_memory"), threads=given["threads"], tile=given["tile"],
-    )  # fmt: skip
-    durable = given.get("checkpoint", False)
-    if given["dry_run"]:
-        found = plan_routine(
-            name, operands, out, options=options, parameters=parameters, checkpoint=durable
-        )
-        print_result(found, as_json=given["as_json"])
-        return
+        host_memory=given["host_memory"],
+        device=given.get("device") or ["host"],
+        device_memory=given.get("device_memory"),
+        threads=given["threads"],
+        tile=given["tile"],
+    )
+    journal, restart = given.get("checkpoint", False), given.get("restart", False)
 
     def call(progress: Any) -> Report:
-        return run_routine(
-            name, operands, out, parameters=parameters, options=options, watch=Watch(progress),
-            checkpoint=durable, restart=given.get("restart", False),
-        )  # fmt: skip
+        how = Call(options, None, Watch(progress), journal, restart)
+        return run_routine(routine, operands, outs, parameters, how)
 
+    if given["dry_run"]:
+        how = Call(options, checkpoint=journal)
+        found = plan_routine(routine, operands, outs, parameters, how)
+        print_result(found, as_json=given["as_json"])
+        return
     outputs = Outputs(
-        trace=given["trace"], gantt=given["gantt"], report=given["report"],
-        quiet=given["quiet"], as_json=given["as_json"],
-    )  # fmt: skip
-    outputs.show((out or given["a"]).name, call)
+        trace=given["trace"],
+        gantt=given["gantt"],
+        report=given["report"],
+        quiet=given["quiet"],
+        as_json=given["as_json"],
+    )
+    outputs.show((given.get(OUT) or given["a"]).name, call)

@@ -10,6 +10,7 @@ from hdgemm.cli import arguments as args
 from hdgemm.cli.output import print_plans, print_result
 from hdgemm.dtypes import DTypeName  # noqa: TC001  (Typer reads it)
 from hdgemm.errors import InputError
+from hdgemm.routines.registry import planned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,9 +23,9 @@ def command(
         list[str],
         typer.Argument(
             metavar="M N K | A B | ROUTINE N | ROUTINE A",
-            help="The extents m n k, or the files A and B; lu, cholesky, qr, inv, lstsq or syrk "
-            "and the order n, the extents m n, or the files; solve or trsm and the order n, n and "
-            "the number of right-hand sides, or the files A and B.",
+            help="The extents m n k, or the files A and B; or one of "
+            f"{', '.join(planned())}, and the order n, the extents m n, or the files; for systems "
+            "the order n, n and the number of right-hand sides, or the files A and B.",
         ),
     ],
     dtype: Annotated[DTypeName, typer.Option(help="Type of the elements, with M N K.")] = "float64",
@@ -66,10 +67,8 @@ def command(
             "out": out or "X.npy",
             "checkpoint": checkpoint,
         }
-        if what[0] == "syrk":
-            given["trans"] = int(bool(trans_a))
-        if what[0] == "qr":
-            given["mode"] = "r"  # what `hdgemm qr` computes by default
+        if trans_a:
+            given["trans"] = 1
         print_result(_of_routine(what, dtype, given), as_json=as_json)
         return
     if cluster is not None:
@@ -99,29 +98,32 @@ def command(
 
 
 def _is_routine(word: str) -> bool:
-    """Say whether a word names a function, planned or not; `hdgemm.linalg` takes long to import."""
+    """Say whether a word names a function, planned or not."""
     if not word.isidentifier():
         return False
     import hdgemm
-    from hdgemm.linalg.preflight import PLANNED
 
-    return word in {*PLANNED, *hdgemm.linalg.__all__, *hdgemm.__all__}
+    return word in planned() or word in {*hdgemm.linalg.__all__, *hdgemm.__all__}
 
 
 def _of_routine(what: list[str], dtype: str, given: Mapping[str, Any]) -> LinearPlan:
-    """Return the plan of a factorisation or a solve; `given` are other arguments of `plan`."""
+    """Return the plan of a routine as its command runs it by default; `given` are other arguments
+    of `plan`.
+    """
     from hdgemm.linalg.preflight import plan
 
-    routine, *operands = what
+    name, *operands = what
     if not 1 <= len(operands) <= 2:
-        raise InputError(f"plan {routine} takes N, M N, or files, got {len(operands)} arguments")
+        raise InputError(f"plan {name} takes N, M N, or files, got {len(operands)} arguments")
+    routine = planned().get(name)
+    given = {**(routine.defaults if routine is not None else {}), **given}
     a, b = operands[0], operands[1] if len(operands) > 1 else None
     if not all(text.isdecimal() for text in operands):
-        return plan(routine, a, columns=1 if b is None else b, **given)
+        return plan(name, a, columns=1 if b is None else b, **given)
     order, *columns = _whole(operands)
-    if routine in ("solve", "trsm", "solve_triangular"):
-        return plan(routine, order, dtype=dtype, columns=columns[0] if columns else 1, **given)
-    return plan(routine, (order, columns[0] if columns else order), dtype=dtype, **given)
+    if routine is not None and len(routine.operands) > 1 and routine.operands[0].square:
+        return plan(name, order, dtype=dtype, columns=columns[0] if columns else 1, **given)
+    return plan(name, (order, columns[0] if columns else order), dtype=dtype, **given)
 
 
 def _whole(texts: list[str]) -> list[int]:

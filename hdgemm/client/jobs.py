@@ -126,7 +126,7 @@ class RemoteJob:
             return loaded
 
     def array(self, name: str) -> NDArray[Any]:
-        """Download a further result: the pivots ``"piv"`` of lu, or ``"tau"`` of a raw qr."""
+        """Download a further result, such as the pivots ``"piv"`` of lu, or ``"q"`` of qr."""
         self.check()
         answer = self._connection.request("GET", f"/v1/jobs/{self.id}/results/{name}")
         loaded: NDArray[Any] = np.load(io.BytesIO(answer.content))
@@ -137,6 +137,11 @@ class RemoteJob:
         self.check()
         report: Mapping[str, Any] = self.info["report"] or {}
         return report
+
+    def values(self) -> Mapping[str, Any]:
+        """Return the small results of a job that succeeded, such as the ``"rank"`` of lstsq."""
+        values: Mapping[str, Any] = self.report().get("values", {})
+        return values
 
     def log(self) -> str:
         """Return the job's log."""

@@ -14,6 +14,7 @@ from hdgemm.client.jobs import RemoteJob
 from hdgemm.client.transfer import RemoteMatrix, upload
 from hdgemm.errors import InputError
 from hdgemm.options import BUILT_IN, Options
+from hdgemm.routines.registry import commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -141,32 +142,40 @@ class Client:
     def compute(
         self,
         process: str,
-        a: Operand,
-        b: Operand | None = None,
-        *,
+        *operands: Operand,
         output: str | Mapping[str, Any] | None = None,
         options: Options | Mapping[str, Any] | None = None,
         transfer: Callable[[int, int], None] | None = None,
         **inputs: Any,
     ) -> RemoteJob:
-        """Submit a factorisation or a solve and return its job at once.
+        """Submit a routine, such as a factorisation or a solve, and return its job at once.
 
         Parameters
         ----------
         process
-            cholesky, lu, qr, solve, lstsq or syrk.
-        a, b
-            As in `multiply`; solve and lstsq take b.
+            A process of the service that is a routine: `hdgemm.routines.registry.commands`.
+        *operands
+            As in `multiply`; solve and lstsq take A and B. They may be given by name, too.
         output, transfer
             As in `submit`.
         options
             As in `submit`: host_memory, threads, tile.
         **inputs
-            priority, name, and what the process takes of lower, trans, mode, assume_a, transposed,
-            refine.
+            priority, name, and the parameters of the process, as its description names them.
+
+        Raises
+        ------
+        InputError
+            For too many operands; as `multiply`.
         """
+        routine = commands().get(process)
+        names = [each.name for each in routine.operands] if routine is not None else ["a", "b"]
+        if len(operands) > len(names):
+            raise InputError(f"{process} takes {len(names)} matrices, got {len(operands)}")
+        matrices = dict(zip(names, operands, strict=False))
+        matrices |= {name: inputs.pop(name) for name in names if name in inputs}
         further = {**inputs, "output": output, "options": options}
-        return self._execute(process, self._inputs({"a": a, "b": b}, further, transfer))
+        return self._execute(process, self._inputs(matrices, further, transfer))
 
     def profile(self, device: str = "host", **inputs: Any) -> RemoteJob:
         """Submit a profile of a worker's device. Inputs: quick, priority, name."""

@@ -166,7 +166,7 @@ def prepare(
     out: Any,
     call: Call,
     *,
-    lower: bool,
+    lower: bool = False,
     overwrite_a: bool = False,
     check_finite: bool = True,
     strategy: str = "hybrid",

@@ -3,53 +3,29 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from hdgemm.blas.rank_update import plan_syrk, syrk
 from hdgemm.call.keywords import Call
 from hdgemm.call.operands import open_matrix
-from hdgemm.call.prepared import Prepared
-from hdgemm.call.run import open_run
 from hdgemm.errors import InputError, InputTypeError
-from hdgemm.linalg.cholesky import prepare as prepare_cholesky
-from hdgemm.linalg.factored_solve import prepare_triangular
-from hdgemm.linalg.inverse import prepare as prepare_inverse
-from hdgemm.linalg.lstsq import prepare as prepare_lstsq
-from hdgemm.linalg.lu import prepare as prepare_lu
-from hdgemm.linalg.qr import prepare as prepare_qr
-from hdgemm.linalg.solve import prepare as prepare_solve
 from hdgemm.machine.limits import memory_limit
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.planned import planned_matrix
 from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.routines.description import load
+from hdgemm.routines.registry import planned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from hdgemm.call.plans import LinearPlan
+    from hdgemm.call.prepared import Prepared
     from hdgemm.options import Options
+    from hdgemm.routines.description import Routine
     from hdgemm.run.session import Session
-
-#: Arguments of the routines that have a plan, where they change it.
-_ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("cholesky", "cho_factor"), ("lower", "overwrite_a")),
-    **dict.fromkeys(("lu", "lu_factor"), ("overwrite_a",)),
-    "inv": ("overwrite_a", "assume_a", "lower"),
-    "qr": ("mode", "overwrite_a"),
-    "solve": ("lower", "overwrite_a", "assume_a", "transposed", "refine"),
-    "lstsq": (),
-    **dict.fromkeys(("trsm", "solve_triangular"), ("lower", "trans")),
-    "syrk": ("lower", "trans"),
-}
-#: Where the result of a matrix goes that is only described.
-_NEW: Final = Location(Path("OUT.npy"))
-_NEW_Q: Final = Location(Path("Q.npy"))
-#: Routines that have a plan.
-PLANNED: Final[Collection[str]] = tuple(_ARGUMENTS)
 
 
 def plan(
@@ -102,15 +78,43 @@ def plan(
     --------
     >>> print(hdgemm.linalg.plan("lu", 100_000, options=hdgemm.Options(host_memory="8GB")))
     """
-    if routine not in PLANNED:
-        raise InputError(f"there are plans for {', '.join(PLANNED)}: not {routine}")
-    _check_arguments(routine, arguments)
+    described = planned().get(routine)
+    if described is None:
+        raise InputError(f"there are plans for {', '.join(planned())}: not {routine}")
+    _check_arguments(routine, described, arguments)
     call = Call(options, session, checkpoint=checkpoint)
-    if routine in _PREPARED:
-        with memory_limit(), _PREPARED[routine](a, dtype, out, call, arguments) as prepared:
-            return prepared.plan
-    with memory_limit(), _system(routine, a, dtype, columns, out, call, arguments) as prepared:
-        return prepared.plan
+    with memory_limit(), _operands(described, a, dtype, columns) as operands:
+        if out is None and operands[0] is not a:
+            out = _new_files(described, arguments)
+        with prepared(described, operands, out, call, arguments) as found:
+            return found.plan
+
+
+def prepared(
+    routine: Routine, operands: Sequence[Any], out: Any, call: Call, arguments: Mapping[str, Any]
+) -> AbstractContextManager[Prepared[Any]]:
+    """Return the context that prepares a call of a routine."""
+    context: AbstractContextManager[Prepared[Any]] = load(routine.prepare)(
+        *operands, out, call, **arguments
+    )
+    return context
+
+
+@contextmanager
+def _operands(routine: Routine, a: Any, dtype: str, columns: Any) -> Iterator[list[Any]]:
+    """Yield A and, for a routine that takes it, B; either may be described only."""
+    matrix = _described(a, dtype)
+    found = [a if matrix is None else matrix]
+    if len(routine.operands) == 1:
+        yield found
+        return
+    if not isinstance(columns, int):
+        yield [*found, columns]
+        return
+    with open_matrix(found[0]) as source:
+        shape = source.shape[0], columns
+        rows = planned_matrix(None, shape, source.dtype.newbyteorder("="), "F")
+    yield [*found, StoredMatrix(rows, writable=False)]
 
 
 def shape_of(a: Any) -> tuple[int, int] | None:
@@ -129,104 +133,19 @@ def _described(a: Any, dtype: str) -> StoredMatrix | None:
     return StoredMatrix(planned_matrix(where, shape, check_dtype(dtype, "a")), writable=False)
 
 
-def _lu(
-    a: Any, dtype: str, out: Any, call: Call, given: Mapping[str, Any]
-) -> AbstractContextManager[Prepared[Any]]:
-    matrix = _described(a, dtype)
-    if matrix is None:
-        return prepare_lu(a, out, call, **given)
-    return prepare_lu(matrix, out or _NEW, call, **given)
+def _new_files(routine: Routine, arguments: Mapping[str, Any]) -> Any:
+    """Return where the results of a matrix go that is only described: one file, or several."""
+    names = [each.name for each in routine.present(arguments, "matrix")]
+    places = tuple(Location(Path(f"{name.upper()}-NEW.npy")) for name in names)
+    return places if len(places) > 1 else next(iter(places), None)
 
 
-def _cholesky(
-    a: Any, dtype: str, out: Any, call: Call, given: Mapping[str, Any]
-) -> AbstractContextManager[Prepared[Any]]:
-    given = {"lower": False, **given}
-    matrix = _described(a, dtype)
-    if matrix is None:
-        return prepare_cholesky(a, out, call, **given)
-    return prepare_cholesky(matrix, out or _NEW, call, **given)
-
-
-def _qr(
-    a: Any, dtype: str, out: Any, call: Call, given: Mapping[str, Any]
-) -> AbstractContextManager[Prepared[Any]]:
-    matrix = _described(a, dtype)
-    if matrix is None:
-        return prepare_qr(a, out, call, **given)
-    pair = given.get("mode", "full") in ("full", "economic")
-    return prepare_qr(matrix, out or ((_NEW_Q, _NEW) if pair else _NEW), call, **given)
-
-
-def _inverse(
-    a: Any, dtype: str, out: Any, call: Call, given: Mapping[str, Any]
-) -> AbstractContextManager[Prepared[Any]]:
-    matrix = _described(a, dtype)
-    return prepare_inverse(a if matrix is None else matrix, out, call, **given)
-
-
-@contextmanager
-def _syrk(
-    a: Any, dtype: str, out: Any, call: Call, given: Mapping[str, Any]
-) -> Iterator[Prepared[Any]]:
-    matrix = _described(a, dtype)
-    a = a if matrix is None else matrix
-    trans, lower = int(given.get("trans", 0)), int(given.get("lower", 0))
-    with open_run(call) as run:
-        plan = plan_syrk(a, trans, lower, out, run.options, run.session)
-        how: dict[str, Any] = {"options": run.options, "session": run.session}
-        yield Prepared(plan, partial(syrk, 1.0, a, trans=trans, lower=lower, out=out, **how))
-
-
-#: Contexts that prepare each routine of one matrix.
-_PREPARED: Final[Mapping[str, Callable[..., AbstractContextManager[Prepared[Any]]]]] = {
-    "cholesky": _cholesky,
-    "cho_factor": _cholesky,
-    "lu": _lu,
-    "lu_factor": _lu,
-    "inv": _inverse,
-    "qr": _qr,
-    "syrk": _syrk,
-}
-#: Contexts that prepare each routine of a matrix and right-hand sides.
-_SYSTEMS: Final[Mapping[str, Callable[..., AbstractContextManager[Prepared[Any]]]]] = {
-    "solve": prepare_solve,
-    "lstsq": prepare_lstsq,
-    "trsm": prepare_triangular,
-    "solve_triangular": prepare_triangular,
-}
-
-
-@contextmanager
-def _system(
-    routine: str,
-    a: Any,
-    dtype: str,
-    columns: Any,
-    out: Any,
-    call: Call,
-    given: Mapping[str, Any],
-) -> Iterator[Prepared[Any]]:
-    """Yield a routine of A and B, prepared; either may be described only."""
-    matrix = _described(a, dtype)
-    with open_matrix(a if matrix is None else matrix) as source:
-        if isinstance(columns, int):
-            rows = planned_matrix(
-                None, (source.shape[0], columns), source.dtype.newbyteorder("="), "F"
-            )
-            columns = StoredMatrix(rows, writable=False)
-        with _SYSTEMS[routine](
-            a if matrix is None else matrix, columns, out, call, **given
-        ) as prepared:
-            yield prepared
-
-
-def _check_arguments(routine: str, given: Mapping[str, Any]) -> None:
+def _check_arguments(name: str, routine: Routine, given: Mapping[str, Any]) -> None:
     """Refuse what has no effect on the plan of a routine."""
-    known = _ARGUMENTS[routine]
+    known = [each.name for each in routine.parameters]
     if unknown := sorted(set(given) - set(known)):
         has = f"has {', '.join(known)}" if known else "has none"
         raise InputTypeError(
-            f"the plan of {routine} has no argument {', '.join(unknown)}: it {has} of those of "
-            f"{routine}, and dtype, columns, out, checkpoint, options, session"
+            f"the plan of {name} has no argument {', '.join(unknown)}: it {has} of those of "
+            f"{name}, and dtype, columns, out, checkpoint, options, session"
         )

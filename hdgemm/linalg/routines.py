@@ -1,83 +1,46 @@
-"""Factorisations and solves by name, from file to file: for the command line and the service."""
+"""Routines by their descriptions, from file to file: for the command line and the service."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from hdgemm.blas.rank_update import syrk
+import numpy as np
+
 from hdgemm.call.operands import open_columns
 from hdgemm.errors import InputError
-from hdgemm.linalg.cholesky import cholesky
-from hdgemm.linalg.lstsq import lstsq
-from hdgemm.linalg.lu import lu_factor
-from hdgemm.linalg.preflight import plan
-from hdgemm.linalg.qr import qr
-from hdgemm.linalg.solve import solve
+from hdgemm.linalg.preflight import prepared
+from hdgemm.machine.limits import memory_limit
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.stores import create_matrix
 from hdgemm.product.arguments import result_dtype
 from hdgemm.product.target import check_location
+from hdgemm.routines.description import load
+from hdgemm.routines.registry import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
+    from hdgemm.call.keywords import Call
     from hdgemm.call.plans import LinearPlan
-    from hdgemm.durable.run import Checkpointing
-    from hdgemm.options import Options
-    from hdgemm.progress import Watch
     from hdgemm.report import Report
-
-
-@dataclass(frozen=True, slots=True)
-class Routine:
-    """A routine that reads one or two matrices and stores one.
-
-    Parameters
-    ----------
-    call
-        Takes the operands and keywords; its results are in `out`.
-    operands
-        Names of the matrices that it reads.
-    durable
-        It takes `checkpoint` and `restart`.
-    """
-
-    call: Callable[..., Any]
-    operands: tuple[str, ...] = ("a",)
-    durable: bool = False
-
-
-def _syrk(a: Any, *, lower: bool = False, trans: bool = False, **keywords: Any) -> Any:
-    return syrk(1.0, a, trans=int(trans), lower=int(lower), **keywords)
-
-
-ROUTINES: Final[Mapping[str, Routine]] = {
-    "cholesky": Routine(cholesky, durable=True),
-    "lu": Routine(lu_factor, durable=True),
-    "qr": Routine(qr, durable=True),
-    "solve": Routine(solve, ("a", "b"), durable=True),
-    "lstsq": Routine(lstsq, ("a", "b"), durable=True),
-    "syrk": Routine(_syrk),
-}
+    from hdgemm.routines.description import Output, Routine
 
 
 def run_routine(
-    name: str,
-    operands: tuple[Any, ...],
-    out: Any,
-    *,
+    routine: Routine,
+    operands: Mapping[str, Any],
+    outs: Mapping[str, Any],
     parameters: Mapping[str, Any],
-    options: Options,
-    watch: Watch,
-    checkpoint: Checkpointing = False,
-    restart: bool = False,
+    call: Call,
 ) -> Report:
-    """Execute a routine of `ROUTINES`, and return its report.
+    """Execute a routine, and return its report with the values that it returns.
 
     Parameters
     ----------
+    operands, outs
+        Locations by name of operand and output; an output without one is not stored.
     parameters
         The routine's own keywords.
 
@@ -86,72 +49,94 @@ def run_routine(
     InputError
         For arguments that do not fit together, and a checkpoint that the routine does not have.
     """
-    routine = ROUTINES[name]
-    keywords: dict[str, Any] = {
-        "out": out,
-        "options": options,
-        "progress": watch.progress,
-        "observer": watch.observer,
-        "cancel": watch.cancel,
-        **parameters,
-    }
-    if routine.durable:
-        keywords |= {"checkpoint": checkpoint, "restart": restart}
-    elif checkpoint or restart:
-        durable = ", ".join(name for name, each in ROUTINES.items() if each.durable)
-        raise InputError(f"{name} has no checkpoint; {durable} have one")
+    if (call.checkpoint or call.restart) and not routine.durable:
+        durable = ", ".join(name for name, each in commands().items() if each.durable)
+        raise InputError(f"{routine.name} has no checkpoint; {durable} have one")
     reports: list[Report] = []
-    routine.call(*operands, report=reports.append, **keywords)
-    return reports[-1]
+    keywords = {**routine.own(parameters), **call.keywords(durable=routine.durable)}
+    keywords["report"] = reports.append
+    if routine.stores:
+        keywords["out"] = _out(routine, outs, parameters)
+    found = load(routine.function)(
+        *routine.leading, *(operands[each.name] for each in routine.operands), **keywords
+    )
+    values = {each.name: _plain(each.value(found)) for each in routine.present(parameters, "value")}
+    return replace(reports[-1], values=values)
 
 
 def plan_routine(
-    name: str,
-    operands: tuple[Any, ...],
-    out: Any,
-    *,
-    options: Options,
-    parameters: Mapping[str, Any] | None = None,
-    checkpoint: bool = False,
+    routine: Routine,
+    operands: Mapping[str, Any],
+    outs: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    call: Call,
 ) -> LinearPlan:
-    """Return the plan that `run_routine` executes; `out` is checked as for a run."""
-    if out is not None:
-        _check_out(name, operands, out, parameters or {}, durable=checkpoint)
-    return plan(
-        name,
-        operands[0],
-        columns=operands[1] if len(operands) > 1 else 1,
-        out=out,
-        options=options,
-        checkpoint=checkpoint,
-        **(parameters or {}),
-    )
+    """Return the plan that `run_routine` executes; locations are checked as for a run."""
+    matrices = [operands[each.name] for each in routine.operands]
+    _check_outs(routine, matrices, outs, parameters, durable=call.checkpoint is not False)
+    out = _out(routine, outs, parameters)
+    own = routine.own(parameters)
+    with memory_limit(), prepared(routine, matrices, out, call, own) as found:
+        return found.plan
 
 
-def _check_out(
-    name: str,
-    operands: tuple[Any, ...],
-    out: Any,
+def _out(routine: Routine, outs: Mapping[str, Any], parameters: Mapping[str, Any]) -> Any:
+    """Return `out` as the function takes it: one location, or one for each matrix."""
+    matrices = routine.present(parameters, "matrix")
+    if missing := [x.name for x in matrices if not x.optional and outs and x.name not in outs]:
+        raise InputError(f"{routine.name} stores {', '.join(missing)}, too: say where")
+    places = [outs.get(each.name) for each in matrices]
+    return tuple(places) if len(places) > 1 else next(iter(places), None)
+
+
+def _check_outs(
+    routine: Routine,
+    operands: list[Any],
+    outs: Mapping[str, Any],
     parameters: Mapping[str, Any],
     *,
     durable: bool,
 ) -> None:
-    """Refuse a location that the run refuses: a file without a name is begun there and discarded.
+    """Refuse locations that the run refuses: a file without a name is begun there and discarded.
 
     A store is looked at only: to begin a matrix would change it.
     """
-    place = parse_location(out)
-    check_location(place, operands[-1 if name == "solve" else 0], None)
-    if not place.kind.whole_file:
-        place.kind.check_new(place, durable=durable)
-        return
-    with ExitStack() as stack:
-        opened = [stack.enter_context(open_columns(x)[0]) for x in operands]
-        (m, n), right = opened[0].shape, opened[-1].shape
-        shapes = {"solve": right, "lstsq": (n, right[1])}
-        shapes["syrk"] = (n, n) if parameters.get("trans") else (m, m)
-        if parameters.get("mode") == "r":
-            shapes["qr"] = min(m, n), n
-        dtype = result_dtype(*(x.dtype for x in opened))
-        draft = create_matrix(place, shapes.get(name, (m, n)), dtype, sparse=True)
-        stack.enter_context(draft)
+    opened = []
+    for x in operands:
+        with open_columns(x)[0] as matrix:
+            opened.append(matrix)
+    shapes = {x.name: y.shape for x, y in zip(routine.operands, opened, strict=True)}
+    dtype = result_dtype(*(matrix.dtype for matrix in opened))
+    for output in routine.present(parameters, "matrix"):
+        if outs.get(output.name) is None:
+            continue
+        place = parse_location(outs[output.name])
+        check_location(place, operands[0], operands[-1])
+        if not place.kind.whole_file:
+            place.kind.check_new(place, durable=durable)
+            continue
+        shape = output.shape(routine.extents(shapes), parameters)
+        with create_matrix(place, _two(shape), _dtype_of(output, dtype), sparse=True):
+            pass
+
+
+def _two(shape: tuple[int, ...]) -> tuple[int, int]:
+    rows, *columns = shape
+    return rows, columns[0] if columns else 1
+
+
+def _dtype_of(output: Output, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if output.dtype == "result":
+        return dtype
+    return np.empty(0, dtype).real.dtype if output.dtype == "real" else np.dtype(output.dtype)
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers and arrays as JSON holds them; None for NaN and infinity."""
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, complex):
+        return [_plain(value.real), _plain(value.imag)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -18,7 +18,7 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.files import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
     from typing import BinaryIO
 
@@ -86,9 +86,9 @@ def remove_described(matrix: Path, *, keep: frozenset[Path] = frozenset()) -> No
             path.unlink(missing_ok=True)
 
 
-def matrices_beside(path: Path) -> list[Path]:
-    """Return the .npy files whose factorisation would store an array under this name."""
-    ends = (f".{name}.npy" for name in sorted(_NAMES))
+def matrices_beside(path: Path, names: Iterable[str]) -> list[Path]:
+    """Return the .npy files beside which an array of these names would have this file."""
+    ends = (f".{name}.npy" for name in sorted(names))
     return [
         path.with_name(f"{path.name.removesuffix(end)}.npy")
         for end in ends if path.name.endswith(end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,17 @@ import numpy as np
 import sqlalchemy as sa
 
 from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.routines.registry import commands
 from hdgemm.server import jobs, outputs, paths, quotas
 from hdgemm.server.backend import Demand
 from hdgemm.server.computations import (
-    OPERANDS,
     job_options,
     library_options,
     on_cluster,
+    operands_of,
     parameters_of,
     problem_of,
+    stores_matrix,
 )
 from hdgemm.server.jobs import Admission
 from hdgemm.server.problems import ProblemError, caused_by, named
@@ -68,7 +71,7 @@ class Examiner:
         available = self._largest_memory(devices)
         needed = available
         if process == "linpack":
-            needed = self._library.linpack_bytes(parameters_of(kept))
+            needed = self._library.linpack_bytes(parameters_of(process, kept))
         if needed > available:
             raise DoesNotFitError(
                 f"N = {kept['n']} needs {needed} bytes; the largest worker has {available}, "
@@ -87,12 +90,12 @@ class Examiner:
         wanted = job_options(process, kept)
         options = self._options(process, wanted)
         sources = {}
-        for name in OPERANDS:
+        for name in operands_of(process):
             if (reference := getattr(inputs, name, None)) is not None:
                 with caused_by(name, asked := reference.model_dump()):
                     sources[name] = look_up(self._database, asked, account, self._settings)
         path = None
-        if process != "verify":
+        if stores_matrix(process):
             with caused_by("output.path", inputs.output.path):
                 path = self._output_path(inputs.output, account)
         folder = self._settings.data_dir if path is None else path.parent
@@ -100,7 +103,7 @@ class Examiner:
             _check_files(path, process, kept, sources)
         problem = problem_of(process, kept, sources, folder)
         output, disk = None, 0
-        if process != "verify":
+        if stores_matrix(process):
             output = {**kept["output"], "path": None if path is None else str(path),
                       "shape": [problem.m, problem.n], "dtype": problem.dtype}  # fmt: skip
             disk = _disk_bytes(problem)
@@ -170,11 +173,16 @@ class Examiner:
 
 
 def _disk_bytes(problem: Problem) -> int:
-    """Return the bytes of the result's files; of a solve, of the factors' scratch file too."""
+    """Return the bytes of the result's files, and of the scratch file of its routine."""
+    routine, elements = commands().get(problem.process), problem.m * problem.n
     itemsize = np.dtype(problem.dtype).itemsize
-    rows, cols = problem.operands["a"].shape if problem.process == "solve" else (0, 0)
-    result = (problem.m * problem.n + rows * cols) * itemsize + outputs.HEADER
-    return result + outputs.companion_bytes(problem)
+    if routine is not None:
+        extents = routine.extents({name: x.shape for name, x in problem.operands.items()})
+        if (result := routine.first(problem.parameters)) is not None:
+            elements = math.prod(result.shape(extents, problem.parameters))
+        if routine.scratch is not None:
+            elements += math.prod(routine.scratch(extents, problem.parameters))
+    return elements * itemsize + outputs.HEADER + outputs.companion_bytes(problem)
 
 
 def _check_files(

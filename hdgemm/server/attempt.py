@@ -13,13 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
+from hdgemm.routines.registry import commands
 from hdgemm.server import outputs, paths, quotas, references
-from hdgemm.server.backend import GANTT, ROUTINES, TRACE, Call, Outcome, Watch, finite
+from hdgemm.server.backend import GANTT, TRACE, Call, Outcome, Watch, finite
 from hdgemm.server.computations import (
-    OPERANDS,
     job_options,
     library_options,
     on_cluster,
+    operands_of,
     parameters_of,
 )
 from hdgemm.server.heartbeat import LeaseLostError
@@ -156,8 +157,8 @@ class Attempt:
             return True
         if self._job.output is None:
             return False
-        if self._job.process in ROUTINES:
-            return ROUTINES[self._job.process]
+        if self._job.process in commands():
+            return commands()[self._job.process].durable
         plan = self._job.plan or {}
         expected = plan.get("expected_seconds")
         if expected is None:
@@ -169,7 +170,7 @@ class Attempt:
         inputs, out = self._job.inputs, self._folder
         operands = {
             name: self._files.open(stack, name, inputs[name])
-            for name in OPERANDS
+            for name in operands_of(self._job.process)
             if inputs.get(name) is not None
         }
         if self._job.output is not None:
@@ -181,7 +182,7 @@ class Attempt:
             stack.callback(shutil.rmtree, out, ignore_errors=True)
         return Call(
             process=self._job.process, operands=operands, out=out,
-            parameters=parameters_of(inputs), cluster=self._cluster,
+            parameters=parameters_of(self._job.process, inputs), cluster=self._cluster,
             journal=self._journal if self._durable else None,
         )  # fmt: skip
 

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Event
 
-#: Factorisations and solves, and whether each keeps a journal. `linalg.routines` has the same
-#: names, and takes half a second to import.
-ROUTINES: Final[Mapping[str, bool]] = {
-    "cholesky": True, "lu": True, "qr": True, "solve": True, "lstsq": True, "syrk": False,
-}  # fmt: skip
-
 #: Names of pictures in a job's folder.
 TRACE: Final = "trace.json"
 GANTT: Final = "gantt.png"
@@ -71,13 +65,13 @@ class Problem:
     Parameters
     ----------
     process
-        The service's process: gemm, verify, or one of `ROUTINES`.
+        The service's process: gemm, verify, or a routine.
     m, n, dtype
         Of the result.
     k
         The common extent of a product's factors.
     operands
-        A, B and C, where they are given, by small letter.
+        Matrices that are read, by name of the input.
     parameters
         The process's other inputs, such as alpha.
     folder
@@ -103,7 +97,7 @@ class Call:
     process, parameters
         As in `Problem`; the process may be profile or linpack, too.
     operands
-        Files by small letter.
+        Files by name of the input.
     out
         Path of the result; of a profile a folder on the disk that is measured.
     journal

@@ -8,7 +8,8 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.options import Options
-from hdgemm.server.backend import ROUTINES, Problem
+from hdgemm.routines.registry import commands
+from hdgemm.server.backend import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from hdgemm.server.backend import Source
     from hdgemm.server.settings import Settings
 
-OPERANDS: Final = ("a", "b", "c")
-#: Inputs of a job that are no parameters of its process.
-_OTHERS: Final = frozenset({*OPERANDS, "output", "options"})
 #: The options of a job that named none; `models.JobOptions` shows them to clients.
 _OPTIONS: Final = {
     "devices": "auto", "host_memory": None, "device_memory": None, "threads": None,
@@ -29,18 +27,31 @@ _OPTIONS: Final = {
 _ON_CLUSTER: Final = frozenset({"gemm"})
 
 
-def parameters_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def operands_of(process: str) -> tuple[str, ...]:
+    """Return the inputs of a process that are matrices; it need not be given all of them."""
+    if process in commands():
+        return tuple(each.name for each in commands()[process].operands)
+    return ("a", "b", "c")
+
+
+def parameters_of(process: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the process's own parameters among a job's inputs."""
-    return {name: value for name, value in inputs.items() if name not in _OTHERS}
+    others = {*operands_of(process), "output", "options"}
+    return {name: value for name, value in inputs.items() if name not in others}
+
+
+def stores_matrix(process: str) -> bool:
+    """Say whether the jobs of a product or routine store a matrix."""
+    return commands()[process].stores if process in commands() else process == "gemm"
 
 
 def problem_of(
     process: str, inputs: Mapping[str, Any], sources: Mapping[str, Source], folder: Path
 ) -> Problem:
     """Check that shapes agree and return the product, the factorisation or the solve."""
-    parameters = parameters_of(inputs)
+    parameters = parameters_of(process, inputs)
     shapes = {name: source.shape for name, source in sources.items()}
-    extents = (_of_routine if process in ROUTINES else _of_product)(process, parameters, shapes)
+    extents = (_of_routine if process in commands() else _of_product)(process, parameters, shapes)
     dtype = np.result_type(*(source.dtype for source in sources.values())).name
     return Problem(
         process=process, **extents, dtype=dtype, operands=sources, parameters=parameters,
@@ -66,20 +77,11 @@ def _of_product(
 def _of_routine(
     process: str, parameters: Mapping[str, Any], shapes: Mapping[str, tuple[int, int]]
 ) -> dict[str, int]:
-    rows, cols = shapes["a"]
-    if process in {"cholesky", "solve"} and rows != cols:
-        raise InputError(f"A is {rows}×{cols}: {process} takes square matrices")
-    if process == "lstsq" and rows < cols:
-        raise InputError(f"A is {rows}×{cols}: lstsq takes at least as many rows as columns")
-    if "b" in shapes:
-        if shapes["b"][0] != rows:
-            raise InputError(f"A has {rows} rows, and B {shapes['b'][0]}: they must be as many")
-        return {"m": cols, "n": shapes["b"][1]}
-    if parameters.get("mode") == "r":
-        return {"m": min(rows, cols), "n": cols}
-    if process == "syrk":
-        return dict.fromkeys("mn", cols if parameters["trans"] else rows)
-    return {"m": rows, "n": cols}
+    """Return the extents of a routine's result; of one that stores none, those of A."""
+    routine = commands()[process]
+    found, result = routine.extents(shapes), routine.first(parameters)
+    shape = shapes["a"] if result is None else result.shape(found, parameters)
+    return {"m": shape[0], "n": shape[1] if len(shape) > 1 else 1}
 
 
 def job_options(process: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def job_options(process: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     given = inputs.get("options", {})
     if process == "linpack":
         given = {"devices": [inputs["device"]], "threads": inputs["threads"]}
-    elif process in ROUTINES:
+    elif process in commands():
         given = {**given, "devices": ["host"]}
     return {**_OPTIONS, **given}
 

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
+from hdgemm.routines.registry import commands
 from hdgemm.server.models import (
-    CholeskyInputs,
     Common,
     GemmInputs,
     LinpackInputs,
-    LstsqInputs,
-    LuInputs,
     ProfileInputs,
-    QrInputs,
-    SolveInputs,
     Strict,
-    SyrkInputs,
     VerifyInputs,
+    inputs_of,
 )
 
 if TYPE_CHECKING:
@@ -27,6 +23,7 @@ if TYPE_CHECKING:
 
     from pydantic.config import JsonDict
 
+    from hdgemm.routines.description import Routine
     from hdgemm.server.tables import Process
 
 
@@ -65,12 +62,6 @@ class ReportOutputs(Strict):
     report: InlineOutput | None = None
 
 
-class GemmOutputs(ReportOutputs):
-    """The outputs that the results hold; all of them where none is named."""
-
-    c: ReferencedOutput | None = None
-
-
 class Execute(Strict):
     """OGC's execute request; `dry_run` answers with the plan and accepts no job."""
 
@@ -85,11 +76,14 @@ class Execute(Strict):
     @model_validator(mode="after")
     def _one_value(self) -> Self:
         """Refuse a matrix within a document or beside another output."""
-        matrix = getattr(self.outputs, "c", None)
-        if getattr(matrix, "transmissionMode", None) == "value" and (
-            self.response != "raw" or self.chosen_outputs != ["c"]
-        ):
-            raise ValueError('c has a value where "response" is "raw" and c is the one output')
+        for name, matrix in () if self.outputs is None else self.outputs:
+            if isinstance(matrix, InlineOutput) or matrix is None:
+                continue
+            alone = self.response == "raw" and self.chosen_outputs == [name]
+            if matrix.transmissionMode == "value" and not alone:
+                raise ValueError(
+                    f'{name} has a value where "response" is "raw" and {name} is the one output'
+                )
         return self
 
     @property
@@ -122,7 +116,7 @@ class Description:
         class Base(Execute):
             model_config = ConfigDict(json_schema_extra=example)
 
-        outputs: Any = GemmOutputs if "c" in self.outputs else ReportOutputs
+        outputs: Any = self._outputs(process)
         needed = any(field.is_required() for field in self.inputs.model_fields.values())
         return create_model(
             f"Execute{process.capitalize()}",
@@ -132,23 +126,35 @@ class Description:
             inputs=(self.inputs, ... if needed else self.inputs()),
         )
 
+    def _outputs(self, process: Process) -> type[ReportOutputs]:
+        """Return the model of the outputs that a request names."""
+        matrices: dict[str, Any] = {
+            name: (ReferencedOutput | None, None) for name in self.outputs if name != "report"
+        }
+        if not matrices:
+            return ReportOutputs
+        name = "Gemm" if self.outputs == ("c", "report") else process.capitalize()
+        return create_model(
+            f"{name}Outputs", __base__=ReportOutputs, __doc__=ReportOutputs.__doc__, **matrices
+        )
 
-_A: Final[JsonDict] = {"a": {"path": "a.npy"}}
-_AB: Final[JsonDict] = {**_A, "b": {"path": "b.npy"}}
-_FACTOR: Final[JsonDict] = {**_A, "name": "night run"}
-_SOLVE: Final[JsonDict] = {**_AB, "output": {"path": "x.npy"}}
+
+_AB: Final[JsonDict] = {"a": {"path": "a.npy"}, "b": {"path": "b.npy"}}
+
+
+def _of_routine(routine: Routine) -> Description:
+    """Return the description of a routine's process."""
+    example: JsonDict = {each.name: {"path": f"{each.name}.npy"} for each in routine.operands}
+    arrays = tuple(x.name for x in routine.outputs if x.kind != "value" and not x.first)
+    outputs = ("c", *arrays, "report") if routine.stores else ("report",)
+    return Description(inputs_of(routine), routine.title, {**example, "name": "night run"}, outputs)
+
+
 PROCESSES: Final[Mapping[Process, Description]] = {
     "gemm": Description(
         GemmInputs, "C := alpha·op(A)·op(B) + beta·C", {**_AB, "alpha": 2.0, "name": "night run"}
     ),
-    "cholesky": Description(
-        CholeskyInputs, "Cholesky factor of a positive definite matrix", _FACTOR
-    ),
-    "lu": Description(LuInputs, "LU factors with partial pivoting", _FACTOR),
-    "qr": Description(QrInputs, "QR factorisation: R, or the reflectors", _FACTOR),
-    "solve": Description(SolveInputs, "Solution X of A·X = B", _SOLVE),
-    "lstsq": Description(LstsqInputs, "Least-squares solution of a tall A·X = B", _SOLVE),
-    "syrk": Description(SyrkInputs, "One triangle of A·A^T or A^T·A", _FACTOR),
+    **{name: _of_routine(routine) for name, routine in commands().items()},
     "verify": Description(
         VerifyInputs, "Freivalds' check of a finished product",
         {**_AB, "c": {"path": "c.npy"}}, ("report",),

@@ -8,6 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import CancelledRunError
+from hdgemm.matrices.factor_files import FactorFiles
+from hdgemm.routines.registry import commands
 from hdgemm.server.backend import GANTT, TRACE, Demand, Outcome
 from hdgemm.server.planner import Planner
 
@@ -68,15 +70,16 @@ def _multiply(call: Call, options: Options, watch: Watch) -> Outcome:
 
 def _run_routine(call: Call, options: Options, watch: Watch) -> Outcome:
     from hdgemm import progress
+    from hdgemm.call import keywords
     from hdgemm.linalg.routines import run_routine
 
-    report = run_routine(
-        call.process, tuple(call.operands.values()), call.out, parameters=call.parameters,
-        options=options, checkpoint=call.journal or False,
-        watch=progress.Watch(
-            lambda snapshot: watch.progress(asdict(snapshot)), watch.observer, watch.cancel
-        ),
-    )  # fmt: skip
+    routine = commands()[call.process]
+    seen = progress.Watch(
+        lambda snapshot: watch.progress(asdict(snapshot)), watch.observer, watch.cancel
+    )
+    outs = routine.places(call.parameters, call.out, FactorFiles.of(call.out).array)
+    how = keywords.Call(options, None, seen, call.journal or False)
+    report = run_routine(routine, call.operands, outs, call.parameters, how)
     return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
 
 

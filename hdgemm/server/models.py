@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    model_validator,
+)
 
 from hdgemm.dtypes import DTypeName  # noqa: TC001  (Pydantic reads it)
 from hdgemm.errors import InputError
 from hdgemm.options import parse_size
 from hdgemm.planning.search import MOST_STEPS
 from hdgemm.server.tables import DEFAULT_PRIORITY
+
+if TYPE_CHECKING:
+    from hdgemm.routines.description import Parameter, Routine
+
+
+#: Largest number of JSON, largest whole number, and the most numbers of one input.
+_LARGEST: Final = 1.7e308
+_WHOLE: Final = 1 << 53
+_MOST_NUMBERS: Final = 1000
 
 
 def _number(value: object) -> object:
@@ -44,8 +61,17 @@ def _printable(value: str) -> str:
     return value
 
 
-_Finite = Annotated[float, Field(ge=-1.7e308, le=1.7e308, allow_inf_nan=False)]
-Number = Annotated[_Finite, BeforeValidator(_number, json_schema_input_type=_Finite)]
+def _finite(least: float | None = None, most: float | None = None) -> Any:
+    """Return the type of finite numbers within bounds."""
+    bounds = (-_LARGEST if least is None else least), (_LARGEST if most is None else most)
+    bounded = Annotated[float, Field(ge=bounds[0], le=bounds[1], allow_inf_nan=False)]
+    return Annotated[bounded, BeforeValidator(_number, json_schema_input_type=bounded)]
+
+
+if TYPE_CHECKING:
+    Number: TypeAlias = float
+else:
+    Number = _finite()
 Id = Annotated[
     str, Field(min_length=32, max_length=32, pattern=r"^[0-9a-f]{32}$", examples=["0" * 32])
 ]
@@ -215,54 +241,41 @@ class LinalgOptions(Strict):
     ] = None
 
 
-class LinalgInputs(Common):
-    """A matrix, and where the result goes."""
-
-    a: Reference
-    output: Output = Field(default_factory=Output)
-    options: LinalgOptions = LinalgOptions()
-
-
-class CholeskyInputs(LinalgInputs):
-    """Cholesky factor of a Hermitian positive definite matrix: U, or L."""
-
-    lower: bool = False
-
-
-class LuInputs(LinalgInputs):
-    """LU factors with partial pivoting; the pivots are stored beside the result."""
-
-
-class QrInputs(LinalgInputs):
-    """R of A = Q·R; or, raw, the reflectors, with tau stored beside them."""
-
-    mode: Literal["r", "raw"] = "r"
+def inputs_of(routine: Routine) -> type[Common]:
+    """Return the model of the inputs of a routine's process."""
+    fields: dict[str, Any] = {each.name: (Reference, ...) for each in routine.operands}
+    if routine.stores:
+        fields["output"] = (Output, Field(default_factory=Output))
+    fields["options"] = (LinalgOptions, LinalgOptions())
+    for each in routine.shown:
+        fields[each.name] = (_values(each), Field(each.default, description=each.help))
+    for output in routine.outputs:
+        if output.optional:
+            text = f"Store {output.name}, too, beside the result."
+            fields[output.name] = (bool, Field(default=False, description=text))
+    model: type[Common] = create_model(
+        f"{routine.name.capitalize()}Inputs", __base__=Common, __doc__=routine.summary, **fields
+    )
+    return model
 
 
-class SolveInputs(LinalgInputs):
-    """X with A·X = B, for a square matrix A."""
-
-    b: Reference
-    assume_a: Literal["gen", "sym", "her", "pos", "upper triangular", "lower triangular"] = "gen"
-    lower: bool = False
-    transposed: bool = False
-    refine: Annotated[
-        Literal["float32"] | None,
-        Field(description="Factor in single precision, refine to double."),
-    ] = None
-
-
-class LstsqInputs(LinalgInputs):
-    """X that minimises the 2-norm of A·X - B, for a tall matrix A of full rank."""
-
-    b: Reference
-
-
-class SyrkInputs(LinalgInputs):
-    """One triangle of A·A^T, or of A^T·A where `trans` says so; zeros in the other one."""
-
-    lower: bool = False
-    trans: bool = False
+def _values(parameter: Parameter) -> Any:
+    """Return the type of a parameter's values, with its bounds."""
+    if parameter.choices or parameter.type is bool:
+        return parameter.annotation
+    least, most = parameter.least, parameter.most
+    kind: Any
+    if parameter.type is str:
+        kind = Annotated[str, Field(max_length=200)]
+    elif parameter.type is int:
+        bounds = (-_WHOLE if least is None else least), (_WHOLE if most is None else most)
+        kind = Annotated[int, Field(ge=bounds[0], le=bounds[1])]
+    elif parameter.type is float:
+        kind = _finite(least, most)
+    else:
+        number = _finite(least, most)
+        kind = Annotated[list[number], Field(max_length=_MOST_NUMBERS)]  # type: ignore[valid-type]
+    return kind | None if parameter.default is None else kind
 
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

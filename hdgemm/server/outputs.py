@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from hdgemm.errors import InputError
-from hdgemm.matrices.factor_files import ARRAYS, FactorFiles, matrices_beside
+from hdgemm.matrices.factor_files import FactorFiles, matrices_beside
+from hdgemm.routines.registry import array_names, commands
 from hdgemm.server.problems import ProblemError
 from hdgemm.server.tables import UNFINISHED, Job
 
@@ -24,25 +26,43 @@ HEADER = 4096
 
 def arrays_of(process: str, inputs: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the arrays that a job stores beside its result, such as ``"piv"``."""
-    return ARRAYS.get(_kind_of(process, inputs), ())
+    routine = commands().get(process)
+    return () if routine is None else tuple(each.name for each in routine.arrays(inputs))
 
 
-def _kind_of(process: str, inputs: Mapping[str, Any]) -> str:
+def _factors(process: str, inputs: Mapping[str, Any]) -> str:
     """Return the kind of factorisation that a job stores; empty for other results."""
-    return "" if process == "qr" and inputs.get("mode") != "raw" else process
+    routine = commands().get(process)
+    result = None if routine is None else routine.first(inputs)
+    return "" if result is None else result.factors
 
 
 def files_beside(process: str, inputs: Mapping[str, Any], result: Path) -> list[Path]:
     """Return the files that a job stores beside its result."""
-    return FactorFiles.of(result).stored_by(_kind_of(process, inputs))
+    files = FactorFiles.of(result)
+    described = [files.description] if _factors(process, inputs) else []
+    return [*map(files.array, arrays_of(process, inputs)), *described]
 
 
 def companion_bytes(problem: Problem) -> int:
-    """Return the bytes of the files beside a result: min(m, n) elements each."""
-    kind = _kind_of(problem.process, problem.parameters)
-    itemsizes = {"piv": 8, "tau": np.dtype(problem.dtype).itemsize}
-    elements = sum(min(problem.m, problem.n) * itemsizes[name] for name in ARRAYS.get(kind, ()))
-    return elements + (len(ARRAYS[kind]) + 1) * HEADER if kind in ARRAYS else 0
+    """Return the bytes of the files beside a result."""
+    routine = commands().get(problem.process)
+    if routine is None:
+        return 0
+    shapes = {name: source.shape for name, source in problem.operands.items()}
+    extents, total = routine.extents(shapes), 0
+    for each in routine.arrays(problem.parameters):
+        elements = math.prod(each.shape(extents, problem.parameters))
+        total += elements * itemsize_of(each.dtype, problem.dtype) + HEADER
+    return total + HEADER * bool(_factors(problem.process, problem.parameters))
+
+
+def itemsize_of(dtype: str, computed: str) -> int:
+    """Return the bytes of an element of an output's dtype, as its description names it."""
+    if dtype in {"result", "real"}:
+        values = np.empty(0, computed)
+        return values.real.itemsize if dtype == "real" else values.itemsize
+    return np.dtype(dtype).itemsize
 
 
 def refuse_existing(
@@ -85,7 +105,7 @@ def writer_of(
     results are compared, and arrays with results.
     """
     files = {str(path) for path in (result, *files_beside(process, inputs, result))}
-    owners = {str(path) for path in matrices_beside(result)}
+    owners = {str(path) for path in matrices_beside(result, array_names())}
     query = sa.select(Job.id, Job.process, Job.inputs, Job.output_path).where(
         Job.output_path.in_(files | owners), Job.status.in_(UNFINISHED)
     )

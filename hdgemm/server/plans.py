@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.server.backend import ROUTINES, Demand
+from hdgemm.matrices.factor_files import FactorFiles
+from hdgemm.routines.registry import commands
+from hdgemm.server.backend import Demand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +31,7 @@ def plan_problem(problem: Problem, options: Options) -> Demand:
             for name, operand in problem.operands.items()
         }
         out = (problem.folder or folder) / ".hdgemm-plan.npy"
-        if problem.process in ROUTINES:
+        if problem.process in commands():
             return _plan_routine(problem, paths, out, options)
         return _plan_product(problem, paths, out, options)
 
@@ -37,12 +39,13 @@ def plan_problem(problem: Problem, options: Options) -> Demand:
 def _plan_routine(
     problem: Problem, paths: Mapping[str, Path], out: Path, options: Options
 ) -> Demand:
+    from hdgemm.call.keywords import Call
     from hdgemm.linalg.routines import plan_routine
 
-    plan = plan_routine(
-        problem.process, tuple(paths.values()), out, options=options,
-        parameters=problem.parameters, checkpoint=ROUTINES[problem.process],
-    )  # fmt: skip
+    routine, given = commands()[problem.process], problem.parameters
+    outs = routine.places(given, out, FactorFiles.of(out).array)
+    call = Call(options, checkpoint=routine.durable and routine.stores)
+    plan = plan_routine(routine, paths, outs, given, call)
     # Solutions with the factors take all memory that is allowed, for columns of B.
     whole = options.host_bytes if problem.process == "solve" else None
     return Demand(whole or plan.bytes_held, plan.summary())

@@ -7,14 +7,18 @@ Times are seconds since 1970 by the database's clock, sizes are bytes. A row rea
 from __future__ import annotations
 
 import secrets
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
+from hdgemm.routines.registry import commands
+
 Status = Literal["accepted", "running", "successful", "failed", "dismissed"]
-Process = Literal["gemm", "verify", "profile", "cholesky", "lu", "qr", "solve", "lstsq", "syrk",
-                  "linpack"]  # fmt: skip
+if TYPE_CHECKING:
+    Process: TypeAlias = str
+else:
+    Process = Literal["gemm", *commands(), "verify", "profile", "linpack"]
 FINISHED: Final = ("successful", "failed", "dismissed")
 UNFINISHED: Final = ("accepted", "running")
 #: Priority of jobs that ask for none.

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/v1/processes", tags=["processes"])
 
-_OUTPUTS: Final = {
-    "c": {"type": "object", "contentMediaType": "application/octet-stream"},
-    "report": {"type": "object"},
-}
+_MATRIX: Final = {"type": "object", "contentMediaType": "application/octet-stream"}
+_REPORT: Final = {"type": "object"}
 Key = Annotated[
     str | None,
     Header(
@@ -48,7 +46,7 @@ Key = Annotated[
     ),
 ]
 ProcessCursor = Annotated[
-    str | None, Query(pattern=r"^[a-z]{1,16}$", description='From a "next" link; opaque.')
+    str | None, Query(pattern=r"^[a-z][a-z0-9]{0,15}$", description='From a "next" link; opaque.')
 ]
 _EXECUTED: Final = {
     201: {
@@ -80,7 +78,7 @@ async def list_processes(
     names = list(PROCESSES)
     if cursor is not None and cursor not in PROCESSES:
         raise ProblemError(422, "bad-cursor", "the cursor is not from a link of this server")
-    start = 0 if cursor is None else names.index(cast("Process", cursor))
+    start = 0 if cursor is None else names.index(cursor)
     stop = start + min(limit, MOST_LISTED)
     link = service.documents.link
     links = [link("/v1/processes", "self")]
@@ -92,13 +90,16 @@ async def list_processes(
 @router.get("/{process_id}", responses=responses(404))
 async def describe_process(process_id: str, service: TheService) -> dict[str, Any]:
     """Describe one process: a JSON schema for each input and output."""
-    described = PROCESSES.get(cast("Process", process_id))
+    described = PROCESSES.get(process_id)
     if described is None:
         raise ProblemError(404, "no-such-process", f"there is no process {process_id!r}")
     return {
-        **_summary(service, cast("Process", process_id)),
+        **_summary(service, process_id),
         "inputs": describe_inputs(described.inputs),
-        "outputs": {name: {"title": name, "schema": _OUTPUTS[name]} for name in described.outputs},
+        "outputs": {
+            name: {"title": name, "schema": _REPORT if name == "report" else _MATRIX}
+            for name in described.outputs
+        },
     }
 
 

@@ -6,7 +6,7 @@ import io
 import os
 import re
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request
@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.factor_files import FactorFiles
+from hdgemm.routines.registry import array_names
 from hdgemm.server import paths, references
 from hdgemm.server.content import rectangle, stream_bytes, stream_file
 from hdgemm.server.heartbeat import HISTORY, OPERATIONS
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/v1/jobs", tags=["results"])
 Span = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}:[0-9]{1,15}$", examples=["0:10"])]
+if TYPE_CHECKING:
+    ArrayName: TypeAlias = str
+else:
+    ArrayName = Literal[array_names()]
 BYTES: dict[str, Any] = {
     "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
 }
@@ -75,7 +80,8 @@ async def get_results(
     """Return the results as the request asked for them: a document, values, or Link headers."""
     job = await to_thread.run_sync(_successful, service, job_id, account.id)
     asked = job.response or {}
-    names = ["report", "c"] if job.output is not None else ["report"]
+    arrays = _arrays(job)
+    names = ["report", "c", *arrays] if job.output is not None else ["report"]
     chosen = [name for name in names if name in (asked.get("outputs") or names)]
     if asked.get("mode") == "raw":
         return await _raw(request, service, job, chosen)
@@ -87,8 +93,17 @@ async def get_results(
             **link(f"{at}/c", "c", "application/octet-stream"), "rel": "item",
             **{key: (job.output or {}).get(key) for key in described},
         },
+        **{
+            name: {**link(f"{at}/{name}", name, "application/octet-stream"), "rel": "item"}
+            for name in arrays
+        },
     }  # fmt: skip
     return JSONResponse({name: values[name] for name in chosen})
+
+
+def _arrays(job: Job) -> tuple[str, ...]:
+    """Return the names of the arrays beside a job's result; older jobs noted no files."""
+    return arrays_of(job.process, job.inputs) if job.output is not None else ()
 
 
 async def _raw(request: Request, service: Service, job: Job, chosen: list[str]) -> Response:
@@ -98,20 +113,26 @@ async def _raw(request: Request, service: Service, job: Job, chosen: list[str]) 
     """
     linked = set((job.response or {}).get("links") or ())
     if len(chosen) > 1:
-        linked |= {"c"} & set(chosen)
+        linked |= set(chosen) - {"report"}
     at = f"{service.documents.prefix}/v1/jobs/{job.id}/results"
     headers = {"Link": ", ".join(f"<{at}/{name}>; rel={name}" for name in chosen)}
     if linked >= set(chosen):
         return Response(status_code=204, headers=headers)
     if chosen == ["c"]:
         return await _stream_file(request, service, job)
+    if "report" not in chosen:
+        return await service.files.run(_array_of, service, job, chosen[0])
     report = JSONResponse(job.report)
     if chosen == ["report"]:
         return report
     boundary = f"hdgemm-{job.id}"
     parts = (
         (b"Content-ID: <report>\r\nContent-Type: application/json", bytes(report.body)),
-        (f"Content-ID: <c>\r\nContent-Location: {at}/c".encode(), b""),
+        *(
+            (f"Content-ID: <{name}>\r\nContent-Location: {at}/{name}".encode(), b"")
+            for name in chosen
+            if name != "report"
+        ),
     )
     body = b"".join(
         b"--%b\r\n%b\r\n\r\n%b\r\n" % (boundary.encode(), head, value) for head, value in parts
@@ -162,9 +183,9 @@ async def _stream_file(request: Request, service: Service, job: Job) -> Response
     responses={200: {"description": "The .npy file", "content": BYTES}, **responses(404, 409)},
 )
 async def get_array(
-    job_id: JobId, array: Literal["piv", "tau"], service: TheService, account: TheAccount
+    job_id: JobId, array: ArrayName, service: TheService, account: TheAccount
 ) -> Response:
-    """Return the pivots of `lu`, or tau of a raw `qr`, as .npy."""
+    """Return an array beside the result, such as the pivots of `lu`, as .npy."""
     job = await to_thread.run_sync(_successful, service, job_id, account.id)
     if job.output is None:
         raise ProblemError(404, "no-matrix", f"job {job_id} made no matrix")

@@ -117,6 +117,11 @@ function tiles(info, map) {
     el("p", { class: "soft" }, `${done} of ${map.units.length} tiles of C (${m} × ${n}) finished${device}`)].filter((one) => one);
 }
 
+// Names of the arrays beside a result: "piv" for LU.piv.npy.
+function arraysOf(info) {
+  return (info.output?.beside ?? []).map(({ path }) => /[.-](\w+)\.npy$/.exec(path)?.[1]).filter((name) => name);
+}
+
 function downloads(id, info, tell) {
   const link = (text, path, name, attributes = {}) => el("button", { ...attributes,
     onclick: () => save(path, name).catch(tell) }, text);
@@ -124,8 +129,8 @@ function downloads(id, info, tell) {
   if (info.status !== "successful") return [];
   return [
     info.output && link(`Result (${bytes(info.output.size)})`, `${at}/results/c`, `${title(info)}.npy`, { class: "primary", id: "download" }),
-    info.processID === "lu" && link("Pivots", `${at}/results/piv`, `${title(info)}-piv.npy`, { id: "get-piv" }),
-    info.inputs.mode === "raw" && link("tau", `${at}/results/tau`, `${title(info)}-tau.npy`, { id: "get-tau" }),
+    ...arraysOf(info).map((name) => link(name === "piv" ? "Pivots" : name, `${at}/results/${name}`,
+      `${title(info)}-${name}.npy`, { id: `get-${name}` })),
     link("Report (JSON)", `${at}/results/report`, `${title(info)}-report.json`, { id: "get-report" }),
     info.processID === "profile" && link("Report (page)", `${at}/report.html`, `${title(info)}.html`, { class: "primary", id: "report" }),
     link("Trace", `${at}/trace`, `${title(info)}-trace.json`, { id: "get-trace" }),

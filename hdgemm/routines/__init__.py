@@ -1,0 +1,1 @@
+"""Descriptions of the routines of linear algebra: one for each, read by every interface."""

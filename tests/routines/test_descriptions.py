@@ -1,0 +1,125 @@
+"""Descriptions agree with the functions that they name, and with the files that these store."""
+
+import inspect
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import hdgemm
+from hdgemm import linalg
+from hdgemm.cli.app import app_for
+from hdgemm.errors import InputError
+from hdgemm.matrices.factor_files import ARRAYS
+from hdgemm.routines.description import Operand, Output, Routine, extents, load
+from hdgemm.routines.registry import commands, planned, register
+
+ROUTINES = {routine.name: routine for routine in planned().values()}
+
+
+def invoke(*words):
+    return CliRunner().invoke(app_for(words), words)
+
+
+@pytest.mark.parametrize("name", ROUTINES)
+def test_a_description_fits_its_functions(name):
+    routine = ROUTINES[name]
+    prepare = inspect.signature(load(routine.prepare)).parameters
+    names = [operand.name for operand in routine.operands]
+    assert list(prepare)[: len(names) + 2] == [*names, "out", "call"]
+    function = inspect.signature(load(routine.function)).parameters
+    assert list(function)[len(routine.leading) :][: len(names)] == names
+    for parameter in routine.parameters:
+        assert parameter.name in prepare
+        assert parameter.name in function
+        assert parameter.help.endswith(".")
+    assert ("checkpoint" in function) == routine.durable
+    assert "out" in function
+
+
+@pytest.mark.parametrize("name", commands())
+@pytest.mark.parametrize("mode", ["r", "raw", "economic", "full"])
+def test_arrays_beside_a_factorisation_are_those_of_its_files(name, mode):
+    routine = commands()[name]
+    given = {**routine.defaults, **({"mode": mode} if name == "qr" else {})}
+    first = routine.first(given)
+    assert first is not None
+    beside = tuple(each.name for each in routine.present(given, "beside"))
+    assert beside == ARRAYS.get(first.factors, ())
+
+
+@pytest.mark.parametrize("shape", [(30, 12), (12, 30), (20, 20)])
+@pytest.mark.parametrize("mode", ["r", "raw", "economic", "full"])
+def test_results_have_the_described_shapes(tmp_path, monkeypatch, shape, mode):
+    monkeypatch.chdir(tmp_path)
+    a = np.random.default_rng(0).standard_normal(shape)
+    np.save("A.npy", a)
+    words = ["qr", "A.npy", "--out", "R.npy", "--mode", mode, "--quiet"]
+    if mode in {"economic", "full"}:
+        refused = invoke(*words)
+        assert "qr stores q, too" in str(refused.exception)
+        words += ["--q", "Q.npy"]
+    planned_run, run = invoke(*words, "--dry-run", "--json"), invoke(*words, "--json")
+    assert planned_run.exit_code == run.exit_code == 0, run.output + str(run.exception)
+    moved = json.loads(run.stdout)["moved_bytes"]
+    assert json.loads(planned_run.stdout)["read_bytes"] == moved["load1"]
+    routine = commands()["qr"]
+    sizes = routine.extents({"a": shape})
+    files = {"q": "Q.npy", "r": "R.npy", "qr": "R.npy", "tau": "R.tau.npy"}
+    outputs = routine.present({"mode": mode}, "matrix", "beside")
+    for output in outputs:
+        assert np.load(files[output.name]).shape == output.shape(sizes, {"mode": mode})
+    if mode in {"economic", "full"}:
+        q, r = np.load("Q.npy"), np.load("R.npy")
+        np.testing.assert_allclose(q @ r, a, atol=1e-13)
+    else:
+        refused = invoke(*words, "--q", "Q.npy")
+        assert "stores nothing in --q" in str(refused.exception)
+
+
+def test_extents_are_bound_by_name():
+    routine = ROUTINES["lstsq"]
+    assert routine.extents({"a": (7, 3), "b": (7, 2)}) == {"m": 7, "n": 3, "p": 2, "k": 3}
+    for shapes, text in (
+        ({"a": (3, 7), "b": (3, 2)}, "at least as many rows"),
+        ({"a": (7, 3), "b": (3, 2)}, "A has 7 rows, and B 3 rows: they must be as many"),
+    ):
+        with pytest.raises(InputError, match=text):
+            routine.extents(shapes)
+    with pytest.raises(InputError, match="A is 3×4: cholesky takes square matrices"):
+        ROUTINES["cholesky"].extents({"a": (3, 4)})
+
+
+@pytest.mark.parametrize("name", ["lu", "lu_factor", "New", "a-b", ""])
+def test_a_name_that_is_taken_or_is_none_is_refused(name):
+    toy = Routine(
+        name=name, title="", summary="", function="", prepare="", outputs=(),
+        operands=(Operand("a", "m", "n"),),
+    )  # fmt: skip
+    with pytest.raises(InputError):
+        register(toy)
+
+
+def test_a_value_is_in_the_report(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tall = np.random.default_rng(0).standard_normal((40, 3)) @ np.ones((3, 5))
+    np.save("T.npy", tall)
+    np.save("Y.npy", np.ones((40, 1)))
+    done = invoke("lstsq", "T.npy", "Y.npy", "--out", "X.npy", "--json", "--quiet")
+    assert json.loads(done.stdout)["values"] == {"rank": 1}
+    assert "rank: 1" in invoke("lstsq", "T.npy", "Y.npy", "--out", "X.npy").stdout
+
+
+def test_plans_of_described_matrices_need_no_file():
+    for name, routine in planned().items():
+        given = {"columns": 2} if len(routine.operands) > 1 else {}
+        shown = linalg.plan(name, (200, 200), **given, **routine.defaults)
+        assert shown.bytes_held > 0
+    with pytest.raises(hdgemm.InputTypeError, match="has no argument shape"):
+        linalg.plan("lu", 10, shape=3)
+
+
+def test_outputs_without_an_option_are_not_first():
+    output = Output(name="s", shape=extents("k"), kind="value")
+    assert not output.first
