@@ -158,6 +158,28 @@ def geqrt(a: NDArray[Any], t: NDArray[Any]) -> None:
         _call(cython_lapack, "geqrt3", a.dtype, m, n, a, _lead(a), t, _lead(t), ctypes.c_int())
 
 
+def geqrt_by_blocks(a: NDArray[Any], t: NDArray[Any], work: NDArray[Any]) -> None:
+    """Overwrite A (m×n, m ≥ n) by its QR factors; T (nb×n) takes the triangles of blocks of nb
+    columns, `work` has nb·n elements.
+    """
+    m, n = a.shape
+    if n:
+        _call(
+            cython_lapack, "geqrt", a.dtype, m, n, len(t), a, _lead(a), t, _lead(t), work,
+            ctypes.c_int(),
+        )  # fmt: skip
+
+
+def gemqrt(v: NDArray[Any], t: NDArray[Any], c: NDArray[Any], work: NDArray[Any]) -> None:
+    """Overwrite C (m×p) by Q·C, with the reflectors V and T of `geqrt_by_blocks`."""
+    (m, p), k = c.shape, v.shape[1]
+    if m and p and k:
+        _call(
+            cython_lapack, "gemqrt", c.dtype, "L", "N", m, p, k, len(t), v, _lead(v), t, _lead(t),
+            c, _lead(c), work, ctypes.c_int(),
+        )  # fmt: skip
+
+
 def tpqrt(
     r: NDArray[Any], b: NDArray[Any], t: NDArray[Any], work: NDArray[Any], *, triangle: bool = False
 ) -> None:
@@ -176,16 +198,19 @@ def tpqrt(
 
 def tpmqrt(
     v: NDArray[Any], t: NDArray[Any], a: NDArray[Any], b: NDArray[Any], work: NDArray[Any],
-    *, triangle: bool = False,
+    *, triangle: bool = False, adjoint: bool = True,
 ) -> None:  # fmt: skip
-    """Overwrite [A; B] by Q^H·[A; B], with the reflectors V and T of `tpqrt`."""
+    """Overwrite [A; B] by Q^H·[A; B], or by Q·[A; B] without `adjoint`, with the reflectors V and T
+    of `tpqrt`.
+    """
     m, p = b.shape
     k = len(a)
     if m and p and k:
         trans = "C" if b.dtype.kind == "c" else "T"
         _call(
-            cython_lapack, "tpmqrt", b.dtype, "L", trans, m, p, k, m if triangle else 0, len(t),
-            v, _lead(v), t, _lead(t), a, _lead(a), b, _lead(b), work, ctypes.c_int(),
+            cython_lapack, "tpmqrt", b.dtype, "L", trans if adjoint else "N", m, p, k,
+            m if triangle else 0, len(t), v, _lead(v), t, _lead(t), a, _lead(a), b, _lead(b), work,
+            ctypes.c_int(),
         )  # fmt: skip
 
 

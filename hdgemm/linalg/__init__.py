@@ -13,6 +13,7 @@ from hdgemm.linalg.qr_multiply import qr_multiply
 from hdgemm.linalg.solve import solve
 from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors
 from hdgemm.linalg.stored_factors import open as open  # noqa: A004
+from hdgemm.linalg.svd import svd, svdvals
 from hdgemm.linalg.triangular_factors import lu
 
 __all__ = [
@@ -37,4 +38,6 @@ __all__ = [
     "slogdet",
     "solve",
     "solve_triangular",
+    "svd",
+    "svdvals",
 ]

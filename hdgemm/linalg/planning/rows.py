@@ -58,6 +58,8 @@ class RowWork:
         Floating-point operations of the whole pass.
     core_bytes
         Bytes of the result and the workspace of one core.
+    shared_bytes
+        Bytes of what all cores read.
     row_bytes
         Bytes of workspace for each row of a block.
     stored
@@ -66,16 +68,20 @@ class RowWork:
         Part of BLAS's rate at which it computes.
     least_rows
         Rows of a block from which a further core is worth its memory.
+    required_rows
+        Rows that the first block of each core needs.
     """
 
     name: str
     result: str
     flops: int
     core_bytes: int
+    shared_bytes: int = 0
     row_bytes: int = 0
     stored: int = 0
     of_gemm: float = 1.0
     least_rows: int = 1
+    required_rows: int = 0
 
 
 def triangle_work(shape: RowShape) -> RowWork:
@@ -217,18 +223,23 @@ def plan_pass(
     """
     m, row_bytes = shape.m, max(1, shape.row_bytes)
     core_bytes = sum(work.core_bytes for work in works)
+    shared = BOUNCE_BYTES + sum(work.shared_bytes for work in works)
     worthwhile = max(work.least_rows for work in works)
     held = 0
     # Each core holds a result, and reduces a row at least.
-    most_cores = min(cores, m, memory // max(1, core_bytes))
+    required = max(work.required_rows for work in works)
+    most_cores = min(cores, m // max(1, required), memory // max(1, core_bytes))
     for workers in range(max(1, most_cores), 0, -1):
-        fixed = workers * (core_bytes + STREAM_BUFFERS * ALIGNMENT) + BOUNCE_BYTES
+        fixed = shared + workers * (core_bytes + STREAM_BUFFERS * ALIGNMENT)
         # The blocks, the mask of the check for NaNs, and the workspace.
         each = STREAM_BUFFERS * row_bytes + 1 + sum(work.row_bytes for work in works)
         per_row = workers * each
         most = max(1, min(m, BLOCK_BYTES // row_bytes)) if rows is None else rows
+        if required:  # and each core has a whole block
+            most = max(required, min(most, m // workers))
         fitting = min(most, (memory - fixed) // per_row)
-        least = most if rows is not None else min(most, worthwhile if workers > 1 else 1)
+        least = max(1, required, min(most, worthwhile if workers > 1 else 1))
+        least = least if rows is None else most
         held = fixed + per_row * max(fitting, least)
         if fitting >= least:
             return _plan_of(shape, works, fitting, workers)._replace(

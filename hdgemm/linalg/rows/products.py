@@ -25,7 +25,8 @@ def product_work(shape: RowShape, k: int, stored: np.dtype[Any]) -> RowWork:
         name="A·W",
         result="W",
         flops=flops_per_multiply_add(shape.dtype) * shape.m * shape.n * k,
-        core_bytes=shape.n * k * itemsize,
+        core_bytes=0,
+        shared_bytes=shape.n * k * itemsize,
         row_bytes=k * itemsize,
         stored=k * stored.itemsize,
     )
@@ -49,7 +50,7 @@ class StoredProduct(Reducer):
         """Return the work of the product."""
         return product_work(shape, self._w.shape[1], self._dtype)
 
-    def fresh(self) -> Self:
+    def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return the same product: nothing is accumulated."""
         return self
 
@@ -95,11 +96,12 @@ class NormalProduct(Reducer):
             name="A^H·(A·Q)",
             result="Q and Y",
             flops=2 * flops_per_multiply_add(shape.dtype) * shape.m * shape.n * k,
-            core_bytes=3 * shape.n * k * itemsize,
+            core_bytes=2 * shape.n * k * itemsize,
+            shared_bytes=shape.n * k * itemsize,
             row_bytes=2 * k * itemsize,
         )
 
-    def fresh(self) -> Self:
+    def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return an empty sum for the same Q."""
         return type(self)(self._q)
 

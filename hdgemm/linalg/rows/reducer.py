@@ -65,8 +65,8 @@ class Reducer(ABC):
         return self.work(shape).flops * rows // max(1, shape.m)
 
     @abstractmethod
-    def fresh(self) -> Self:
-        """Return an empty reducer of the same computation, for another core."""
+    def fresh(self, core: int) -> Self:
+        """Return an empty reducer of the same computation for a further core: 1, 2, ..."""
 
     @abstractmethod
     def update(self, block: RowBlock) -> NDArray[Any] | None:

@@ -65,6 +65,8 @@ class RowPass:
         The `plan_for` these rows and reducers.
     watch
         Told of the operations, and of the end with a report.
+    reverse
+        Each core takes its blocks from the last one to the first one.
     checkpoint
         The durable run that this is; None without one.
 
@@ -83,13 +85,14 @@ class RowPass:
         plan: RowPlan,
         watch: Watch,
         *,
+        reverse: bool = False,
         checkpoint: RowCheckpoint | None = None,
     ) -> None:
         if any(reducer.overwrites for reducer in reducers[:-1]):
             raise ValueError("only the last reducer of a pass may overwrite its blocks")
         self._rows, self._reducers, self._plan = rows, reducers, plan
         self._recorder = Recorder(watch, plan.flops)
-        self._checkpoint = checkpoint
+        self._checkpoint, self._reverse = checkpoint, reverse
         self._column_major = any(reducer.column_major for reducer in reducers)
         self._kept: dict[int, int] = {}
         self._stop = threading.Event()
@@ -119,7 +122,12 @@ class RowPass:
 
     def _of_core(self, core: int) -> Sequence[Reducer]:
         """Return the reducers of a core: the caller's for the first one."""
-        return [each.fresh() for each in self._reducers] if core else self._reducers
+        return [each.fresh(core) for each in self._reducers] if core else self._reducers
+
+    def _places(self, core: int) -> list[tuple[int, int]]:
+        """Return the first row and the one behind the last row of each block, in their order."""
+        blocks = self._plan.blocks(core)
+        return blocks[::-1] if self._reverse else blocks
 
     def _moved_bytes(self) -> dict[Stage, int]:
         """Return the bytes of the blocks that an earlier run had not reduced."""
@@ -127,7 +135,7 @@ class RowPass:
         left = sum(
             last - first
             for core in range(plan.cores)
-            for first, last in plan.blocks(core)[self._kept.get(core, 0) :]
+            for first, last in self._places(core)[self._kept.get(core, 0) :]
         )
         read = 0 if self._in_place else left * plan.shape.row_bytes
         moved: dict[Stage, int] = {"load1": read}
@@ -187,7 +195,7 @@ class RowPass:
     def _blocks(self, core: int, done: int, reads: ReadAhead) -> Iterator[RowBlock]:
         """Yield the blocks of a core but the first `done`, until a core fails."""
         plan, rows, array = self._plan, self._rows, self._array
-        places = list(enumerate(plan.blocks(core)))[done:]
+        places = list(enumerate(self._places(core)))[done:]
         if array is not None:
             blocks: Iterable[RowBlock] = (self._part(array, at) for _, at in places)
         else:

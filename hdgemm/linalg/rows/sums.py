@@ -54,7 +54,7 @@ class Gram(Reducer):
         """Return the work of rank updates."""
         return gram_work(shape)
 
-    def fresh(self) -> Self:
+    def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return an empty sum."""
         return type(self)(len(self.gram), self._dtype)
 
@@ -185,7 +185,7 @@ class Norm(Reducer):
         flops = shape.m * shape.n
         return RowWork("norm", "sums", flops, 8 * self._n + 4 * _STRIP_BYTES)
 
-    def fresh(self) -> Self:
+    def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return an empty sum."""
         return type(self)(self._name, self._n, smallest=self._smallest)
 

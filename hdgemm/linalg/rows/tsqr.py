@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 _STRIP_BYTES: Final = 2 << 20
 
 
+def panel_width(n: int) -> int:
+    """Return the columns of a block of reflectors; n/32 were fastest for n = 500 and n = 2000."""
+    return min(REFLECTORS, max(16, n // 32), max(1, n))
+
+
+def strips(a: NDArray[Any]) -> list[slice]:
+    """Return the rows that LAPACK reduces at once."""
+    n = a.shape[1]
+    height = max(n // 2, _STRIP_BYTES // (max(1, n) * a.itemsize), 64)
+    return [slice(first, min(first + height, len(a))) for first in range(0, len(a), height)]
+
+
 class Triangle(Reducer):
     """R (n×n), Q^H·B (n×p), and the sums of squares of the rest of each column of Q^H·B.
 
@@ -53,7 +65,7 @@ class Triangle(Reducer):
         """Return the operations of rows that are reduced with a triangle."""
         return int(flops_per_multiply_add(shape.dtype) * shape.n * rows * (shape.n + 2 * shape.p))
 
-    def fresh(self) -> Self:
+    def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return the triangle of a matrix without rows."""
         n, p = self.c.shape
         return self.zeros(n, p, self.r.dtype)
@@ -75,13 +87,9 @@ class Triangle(Reducer):
     def _absorb(self, a: NDArray[Any], b: NDArray[Any], *, triangle: bool = False) -> None:
         """Reduce more rows; `triangle` says that A is upper triangular."""
         n, p = self.c.shape
-        # Of n columns, n/32 were fastest for n = 500 (16) and n = 2000 (64).
-        block = min(REFLECTORS, max(16, n // 32), max(1, n))
-        t = np.zeros((block, n), a.dtype, "F")
+        t = np.zeros((panel_width(n), n), a.dtype, "F")
         work = np.empty(len(t) * max(n, p, 1), a.dtype)
-        strip = len(a) if triangle else max(n // 2, _STRIP_BYTES // (max(1, n) * a.itemsize), 64)
-        for first in range(0, len(a), max(1, strip)):
-            rows = slice(first, min(first + strip, len(a)))
+        for rows in [slice(0, len(a))] if triangle else strips(a):
             tpqrt(self.r, a[rows], t, work, triangle=triangle)
             if p:
                 tpmqrt(a[rows], t, self.c, b[rows], work, triangle=triangle)

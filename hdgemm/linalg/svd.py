@@ -1,0 +1,371 @@
+"""Singular values and vectors of tall and wide matrices: `svdvals`, `svd`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import scipy.linalg
+
+from hdgemm.call.input_checks import check_reread, input_unchanged
+from hdgemm.call.keywords import Call, ReportKeywords, public_call
+from hdgemm.call.operands import open_matrix
+from hdgemm.call.plans import JointPlan, facts_of
+from hdgemm.call.prepared import Prepared
+from hdgemm.call.run import folder_of, open_run
+from hdgemm.errors import InputError
+from hdgemm.linalg.planning.dense import plan_dense
+from hdgemm.linalg.planning.rows import rows_for, triangle_work
+from hdgemm.linalg.results import Result, outputs_of
+from hdgemm.linalg.rows.passes import Passes
+from hdgemm.linalg.rows.products import StoredProduct, product_work
+from hdgemm.linalg.rows.source import TallRows
+from hdgemm.linalg.rows.sums import Gram, gram_work
+from hdgemm.linalg.rows.tree import FormQ, StoredReflectors, q_work, reflectors_work
+from hdgemm.linalg.rows.triangle_svd import TriangleSvd, triangle_values
+from hdgemm.linalg.rows.tsqr import Triangle
+from hdgemm.linalg.storage import check_apart
+from hdgemm.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Unpack
+
+    from numpy.typing import NDArray
+
+    from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.planning.dense import DensePlan
+    from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.linalg.storage import Destination
+    from hdgemm.matrices.stored import StoredMatrix
+
+_DRIVERS: Final = ("gesdd", "gesvd")
+_METHODS: Final = ("tsqr", "gram")
+
+
+@public_call(ReportKeywords)
+def svdvals(
+    a: Any,
+    overwrite_a: bool = False,  # noqa: ARG001 - SciPy's argument, a permission
+    check_finite: bool = True,
+    *,
+    method: str = "tsqr",
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
+) -> NDArray[Any]:
+    """Return the singular values of an m×n matrix, in descending order; A is read once.
+
+    Parameters
+    ----------
+    a
+        A matrix as in `hdgemm.matmul`: an array, a stored matrix or a view, or the location of a
+        file. A triangle of order min(m, n) must fit the memory, once for each core.
+    overwrite_a
+        Has no effect.
+    check_finite
+        Raise `InputError` at the first NaN or Inf.
+    method
+        ``"tsqr"``: the values of the R of A, with errors of some eps·s[0]. ``"gram"``: the roots of
+        the eigenvalues of A^H·A, in half the operations, with errors of eps·s[0]²/s[i].
+    out
+        Where the values go: an array, a stored matrix, the location of a file; None for a new
+        array.
+    options
+        `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces blocks of mb rows.
+    **keywords
+        Keywords of every call, from `options` to `report`.
+
+    Returns
+    -------
+    array
+        min(m, n) real numbers.
+
+    Raises
+    ------
+    InputError
+        When A is not finite: `row` and `col`.
+    DoesNotFitError
+        When the triangle does not fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    Examples
+    --------
+    >>> s = hdgemm.linalg.svdvals("A.npy")
+    """
+    call = Call.of(**keywords)
+    with prepare_values(a, out, call, check_finite=check_finite, method=method) as prepared:
+        return prepared.run()
+
+
+@public_call(ReportKeywords)
+def svd(
+    a: Any,
+    full_matrices: bool = False,
+    compute_uv: bool = True,
+    overwrite_a: bool = False,  # noqa: ARG001 - SciPy's argument, a permission
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+    *,
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Any:
+    """Return the singular value decomposition A = U·diag(s)·Vh of an m×n matrix.
+
+    With k = min(m, n), U is m×k and Vh is k×n. TSQR reduces the rows of a tall A to a k×k triangle,
+    whose decomposition gives s and Vh; U = A·V·diag(1/s) takes a second read of A. A wide A is the
+    transpose of a tall one.
+
+    Parameters
+    ----------
+    a
+        A matrix as in `hdgemm.matmul`: an array, a stored matrix or a view, or the location of a
+        file. A triangle of order k must fit the memory, once for each core.
+    full_matrices
+        False, unless A is square: the square U or Vh of a tall or wide A would exceed any memory.
+    compute_uv
+        Return U and Vh, too; otherwise as `svdvals`.
+    overwrite_a
+        Has no effect.
+    check_finite
+        Raise `InputError` at the first NaN or Inf.
+    lapack_driver
+        ``"gesdd"`` or ``"gesvd"``, for the triangle.
+    out
+        A tuple (U, s, Vh), or s without `compute_uv`. Each is an array, a stored matrix or view, or
+        the location of a file, which appears when it is complete; None for a new array. The U of a
+        tall A is row-major in a new .npy file, the Vh of a wide A is column-major.
+    options
+        `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces blocks of mb rows.
+    report
+        Called with the report: ``report.plan["condition"]`` is s[0]/s[-1], and
+        ``report.plan["passes"]`` the number of passes.
+    **keywords
+        Keywords of every call, from `options` to `report`.
+
+    Returns
+    -------
+    U, s, Vh : arrays
+        s is real and descending; s alone without `compute_uv`.
+
+    Raises
+    ------
+    InputError
+        When A is not finite: `row` and `col`.
+    DoesNotFitError
+        When the triangle does not fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    Notes
+    -----
+    A·V·diag(1/s) is orthogonal but for errors of eps·s[0]/s[-1]. Where s[0]/s[-1] exceeds
+    max(m, n), U is formed from the reflectors of TSQR instead, in two more passes: the reflectors
+    lie where U will be. It is then orthogonal to working precision, also where A has a lower rank.
+
+    Examples
+    --------
+    >>> u, s, vh = hdgemm.linalg.svd("A.npy", out=("U.npy", None, None))
+    """
+    call = Call.of(**keywords)
+    if not compute_uv:
+        with prepare_values(a, out, call, check_finite=check_finite) as values:
+            return values.run()
+    with prepare(
+        a, out, call, full_matrices=full_matrices, check_finite=check_finite, driver=lapack_driver
+    ) as prepared:
+        return prepared.run()
+
+
+def tall_view(a: StoredMatrix) -> tuple[StoredMatrix, bool]:
+    """Return the matrix, or the transpose of a wide one, and whether it is the transpose."""
+    m, n = a.shape
+    return (a.T, True) if m < n else (a, False)
+
+
+@contextmanager
+def prepare_values(
+    a: Any, out: Any, call: Call, *, check_finite: bool = True, method: str = "tsqr"
+) -> Iterator[Prepared[NDArray[Any]]]:
+    """Yield the singular values, planned."""
+    if method not in _METHODS:
+        raise InputError(f"method must be one of {_METHODS}, got {method!r}")
+    with open_matrix(a) as source, open_run(call) as run:
+        view, _ = tall_view(source)
+        dtype = source.dtype.newbyteorder("=")
+        rows = TallRows(view, dtype, check_finite=check_finite)
+        n = view.shape[1]
+        work = (gram_work if method == "gram" else triangle_work)(rows.shape)
+        reading = rows_for(rows.shape, [work], folder_of(source), run)
+        name = "eigenvalues of A^H·A" if method == "gram" else "SVD of R"
+        dense = plan_dense(name, n, dtype, run, vectors=False)
+        facts = facts_of("svdvals", source.shape, dtype.name, run.options)
+        plan = JointPlan(facts, (reading, dense))
+        values = Result.of(out, a, source, (n,), _real(dtype))
+
+        def compute() -> NDArray[Any]:
+            passes = Passes(call.watch, reading.flops + dense.flops)
+            with ExitStack() as stack:
+                target = _opened(stack, values, source)
+                find = _gram_values if method == "gram" else _triangle_values
+                s = find(rows, reading, dense, passes)
+                target.stored[:, :] = s[:, np.newaxis]
+                passes.finish(facts)
+            found: NDArray[Any] = values.value(target)
+            return found
+
+        yield Prepared(plan, compute)
+
+
+def _opened(stack: ExitStack, result: Result, source: StoredMatrix) -> Destination:
+    target = result.opened(stack)
+    stack.enter_context(input_unchanged(source, target.stored))
+    return target
+
+
+def _triangle_values(
+    rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes
+) -> NDArray[Any]:
+    triangle = Triangle.zeros(dense.n, 0, rows.dtype)
+    passes.reduce(rows, [triangle], reading)
+    return passes.dense(
+        dense,
+        lambda: triangle_values(triangle.r),
+    )
+
+
+def _triangle_svd(
+    rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes, driver: str
+) -> TriangleSvd:
+    """Return the decomposition of the R of A."""
+    triangle = Triangle.zeros(dense.n, 0, rows.dtype)
+    passes.reduce(rows, [triangle], reading)
+    return passes.dense(dense, lambda: TriangleSvd.of(triangle.r, driver))
+
+
+def _gram_values(
+    rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes
+) -> NDArray[Any]:
+    gram = Gram(dense.n, rows.dtype)
+    passes.reduce(rows, [gram], reading)
+    squares = passes.dense(
+        dense,
+        lambda: scipy.linalg.eigvalsh(gram.gram, lower=True, overwrite_a=True, check_finite=False),
+    )
+    roots: NDArray[Any] = np.sqrt(np.maximum(squares[::-1], 0))
+    return roots.astype(_real(rows.dtype))
+
+
+def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.zeros(0, dtype).real.dtype
+
+
+@contextmanager
+def prepare(
+    a: Any,
+    out: Any,
+    call: Call,
+    *,
+    full_matrices: bool = False,
+    check_finite: bool = True,
+    driver: str = "gesdd",
+) -> Iterator[Prepared[tuple[Any, Any, Any]]]:
+    """Yield one singular value decomposition, planned with two passes."""
+    if driver not in _DRIVERS:
+        raise InputError(f"lapack_driver must be one of {_DRIVERS}, got {driver!r}")
+    outs = outputs_of(out, ("U", "s", "Vh"))
+    with open_matrix(a) as source, open_run(call) as run:
+        _check_full(source, full=full_matrices)
+        view, wide = tall_view(source)
+        rows = TallRows(view, source.dtype.newbyteorder("="), check_finite=check_finite)
+        (m, n), k, dtype = source.shape, view.shape[1], rows.dtype
+        results = (
+            Result.of(outs[0], a, source, (m, k), dtype, order="C"),
+            Result.of(outs[1], a, source, (k,), _real(dtype)),
+            Result.of(outs[2], a, source, (k, n), dtype, order="F" if wide else "C"),
+        )
+        large = results[2 if wide else 0].output.matrix.dtype
+        check_reread(large, dtype)
+        folder = folder_of(source)
+        plans = (
+            rows_for(rows.shape, [triangle_work(rows.shape)], folder, run),
+            plan_dense("SVD of R", k, dtype, run, vectors=True),
+            rows_for(rows.shape, [product_work(rows.shape, k, large)], folder, run),
+        )
+        facts = facts_of("svd", source.shape, dtype.name, run.options)
+        found = _Decomposition(source, rows, wide, results, plans, driver, run, facts)
+        yield Prepared(JointPlan(facts, plans), found.run)
+
+
+def _check_full(source: StoredMatrix, *, full: bool) -> None:
+    m, n = source.shape
+    if full and m != n:
+        size = format_size(max(m, n) ** 2 * source.dtype.itemsize)
+        raise InputError(
+            f"full_matrices=True asks for a square matrix of order {max(m, n)}, {size}: pass "
+            "full_matrices=False",
+            shape=source.shape,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Decomposition:
+    """One decomposition that is planned."""
+
+    source: StoredMatrix
+    rows: TallRows
+    wide: bool
+    results: tuple[Result, Result, Result]
+    plans: tuple[RowPlan, DensePlan, RowPlan]
+    driver: str
+    how: OpenRun
+    facts: dict[str, Any]
+
+    def run(self) -> tuple[Any, Any, Any]:
+        """Compute and store the three results, and return them."""
+        passes = Passes(self.how.watch, sum(plan.flops for plan in self.plans))
+        with ExitStack() as stack:
+            targets = [_opened(stack, result, self.source) for result in self.results]
+            for number, target in enumerate(targets):
+                for other in targets[:number]:
+                    check_apart(target, other)
+            u, s, vh = (target.stored for target in targets)
+            found, count = self._decompose(passes, vh.T if self.wide else u)
+            small = found.vh.T if self.wide else found.vh
+            (u if self.wide else vh)[:, :] = small
+            s[:, :] = found.s[:, np.newaxis]
+            passes.finish(self.facts | {"condition": found.condition, "passes": count})
+        u, s, vh = map(Result.value, self.results, targets)
+        return u, s, vh
+
+    def _decompose(self, passes: Passes, target: StoredMatrix) -> tuple[TriangleSvd, int]:
+        """Store the vectors of the tall side; return the triple of R, and the count of passes."""
+        reading, dense, multiplying = self.plans
+        found = _triangle_svd(self.rows, reading, dense, passes, self.driver)
+        rows = replace(self.rows, check_finite=False)
+        with np.errstate(all="ignore"):
+            w = np.ascontiguousarray(found.vh.conj().T / found.s)
+        if found.condition <= max(1, len(rows.a)) and np.isfinite(w).all():
+            passes.reduce(rows, [StoredProduct(w, target)], multiplying)
+            return found, 2
+        del w, found  # before the next ones
+        return self._by_reflectors(passes, rows, target), 3
+
+    def _by_reflectors(self, passes: Passes, rows: TallRows, target: StoredMatrix) -> TriangleSvd:
+        """Factor once more, with the reflectors in the place of the vectors, and apply them."""
+        dense, shape, folder = self.plans[1], rows.shape, folder_of(self.source)
+        # The pass with the larger need says the blocks of both.
+        works = q_work(shape, dense.n, target.dtype), reflectors_work(shape, target.dtype)
+        forming = rows_for(shape, [works[0]], folder, self.how)
+        options = replace(self.how.options, tile=(forming.rows, 1, 1), threads=forming.cores)
+        storing = rows_for(shape, [works[1]], folder, self.how._replace(options=options))
+        reflectors = StoredReflectors(dense.n, rows.dtype, target)
+        passes.reduce(rows, [reflectors], storing)
+        found = passes.dense(dense, lambda: TriangleSvd.of(reflectors.r, self.driver))
+        first = [forming.blocks(core)[0][0] for core in range(forming.cores)]
+        q = FormQ(reflectors.tops(found.u), first, target)
+        stored = TallRows(target, rows.dtype, check_finite=False)
+        passes.reduce(stored, [q], forming, reverse=True)
+        return found
