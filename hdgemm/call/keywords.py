@@ -138,6 +138,10 @@ class Call:
 
 #: What the documentation of a public function says of each keyword.
 _DOCUMENTED: Final = {
+    "comm": "Communicator of mpi4py; None for all processes that mpiexec started.",
+    "grid": 'Rows and columns of the grid of processes, ``(2, 4)`` or ``"2x4"``; None for the\n'
+    "squarest one of all processes. The first ranks take part, the others return None.",
+    "nb": "Rows and columns of a block; None for 192.",
     "options": "Memory, devices, tiles; see `Options`. None: the session's, or the defaults.",
     "session": "Opened devices, kept from call to call; see `Session`. None opens them for this\n"
     "call.",

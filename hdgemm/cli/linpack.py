@@ -136,7 +136,8 @@ def _requested(
 
 def _combined(values: Mapping[str, str | None], size: int) -> list[Settings]:
     """Return every combination of the values given; N and NB are 1 where none was given."""
-    from hdgemm.mpi.linpack.settings import Settings, parse_grid
+    from hdgemm.mpi.linpack.settings import Settings
+    from hdgemm.mpi.variant import parse_grid, squarest
 
     defaults = {"n": "1", "nb": "1", "depth": "1", "bcast": "1ring", "swap": "long"}
     texts = defaults | {name: text for name, text in values.items() if text is not None}
@@ -145,7 +146,7 @@ def _combined(values: Mapping[str, str | None], size: int) -> list[Settings]:
     return [
         Settings(order, block, pq, depth=depth, broadcast=topology, swap=exchange)
         for pq, order, block, depth, topology, exchange in itertools.product(
-            [parse_grid(one) for one in grids] or [_squarest(size)], orders, blocks, depths,
+            [parse_grid(one) for one in grids] or [squarest(size)], orders, blocks, depths,
             texts["bcast"].split(","), texts["swap"].split(","),
         )
     ]  # fmt: skip
@@ -181,12 +182,6 @@ def _numbers(text: str, option: str) -> list[int]:
         raise InputError(
             f"--{option} is {text!r}: it must be a whole number, or several separated by commas"
         ) from None
-
-
-def _squarest(size: int) -> tuple[int, int]:
-    """Return the squarest grid of all processes, with no more rows than columns."""
-    p = max(p for p in range(1, int(size**0.5) + 1) if size % p == 0)
-    return p, size // p
 
 
 def _measure(

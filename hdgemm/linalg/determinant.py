@@ -97,7 +97,7 @@ def _determinant(
     if isinstance(a, tuple) and is_cholesky(a):
         with open_cholesky(a)[0] as factor:
             found = diagonal(factor)
-        sign, mantissa, exponent = _product(found)
+        sign, mantissa, exponent = scaled_product(found)
         mantissa, more = np.frexp(mantissa**2)
         return (sign * np.conj(sign)).item(), float(mantissa), 2 * exponent + int(more)
     if not isinstance(a, tuple):
@@ -111,11 +111,11 @@ def _determinant(
     if zero:
         return np.result_type(found.dtype, np.float64).type(0).item(), 0.0, 0
     interchanges = np.count_nonzero(pivots != np.arange(len(pivots)))
-    sign, mantissa, exponent = _product(found)
+    sign, mantissa, exponent = scaled_product(found)
     return (sign * (-1) ** (interchanges % 2)).item(), mantissa, exponent
 
 
-def _product(elements: NDArray[Any]) -> tuple[Any, float, int]:
+def scaled_product(elements: NDArray[Any]) -> tuple[Any, float, int]:
     """Return the product of numbers as sign, and magnitude mantissa·2^exponent."""
     wide = elements.astype(np.result_type(elements.dtype, np.float64))
     # Magnitudes of huge complex numbers overflow, and divisions by subnormal ones: scaled before.

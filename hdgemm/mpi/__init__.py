@@ -1,1 +1,7 @@
-"""Linear algebra over MPI: one LU engine in a cluster's memory."""
+"""Linear algebra in a cluster's memory, over MPI: one LU engine; LINPACK is its benchmark."""
+
+from hdgemm.mpi.lu import lu_factor, lu_solve, slogdet
+from hdgemm.mpi.report import Report
+from hdgemm.mpi.solve import solve
+
+__all__ = ["Report", "lu_factor", "lu_solve", "slogdet", "solve"]

@@ -100,6 +100,18 @@ class Communicator:
         """Return the one-dimensional arrays of all processes, of the given numbers of elements."""
         return [array]
 
+    def exchange(
+        self,
+        sent: NDArray[Any],
+        counts: Sequence[int],  # noqa: ARG002
+        arriving: Sequence[int],  # noqa: ARG002
+    ) -> NDArray[Any]:
+        """Send to each process so many elements of an array; return those that all send here.
+
+        Both are one after the other, by rank.
+        """
+        return sent
+
     def abort(self, exit_code: int) -> None:
         """End all processes of the job; one alone ends by itself."""
 
@@ -162,7 +174,7 @@ class Mpi(Communicator):
 
     def total(self, array: NDArray[Any]) -> NDArray[Any]:
         """Add arrays up in the order of ranks, so that the same run gives the same bits."""
-        found: NDArray[Any] = self.gather(array.reshape(-1)).sum(axis=0)
+        found: NDArray[Any] = self.gather(array.ravel()).sum(axis=0)
         return found.reshape(array.shape)
 
     def join(self, array: NDArray[Any]) -> None:
@@ -198,6 +210,18 @@ class Mpi(Communicator):
         counts = [size * array.itemsize for size in sizes]
         self._comm.Allgatherv(array.view(np.uint8), [found.view(np.uint8), counts])
         return np.split(found, np.cumsum(sizes)[:-1])
+
+    def exchange(
+        self, sent: NDArray[Any], counts: Sequence[int], arriving: Sequence[int]
+    ) -> NDArray[Any]:
+        """Exchange parts of arrays (MPI_Alltoallv)."""
+        found = np.empty(sum(arriving), sent.dtype)
+        buffers = [
+            [array.view(np.uint8), [size * sent.itemsize for size in sizes]]
+            for array, sizes in ((sent, counts), (found, arriving))
+        ]
+        self._comm.Alltoallv(*buffers)
+        return found
 
     def abort(self, exit_code: int) -> None:
         """End all processes of the job (MPI_Abort)."""

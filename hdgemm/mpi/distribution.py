@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 
@@ -47,3 +49,12 @@ class Axis:
         within = np.arange(min(self.block, self.extent))
         found = (blocks[:, np.newaxis] * self.block + within).reshape(-1)
         return found[found < self.extent].astype(np.int64)
+
+    def pieces(self, process: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the intervals between two positions that a process holds, in ascending order."""
+        stop = min(stop, self.extent)
+        cycle = self.block * self.processes
+        for first in range(start // cycle * cycle + process * self.block, stop, cycle):
+            low, high = max(first, start), min(first + self.block, stop)
+            if low < high:
+                yield low, high

@@ -53,8 +53,23 @@ def needed_bytes(variant: Variant, *, columns: int = 1, itemsize: int = 8) -> in
     return itemsize * held + 96 * n
 
 
-def check(variant: Variant, world: Communicator, *, columns: int = 1, itemsize: int = 8) -> None:
-    """Refuse on every process a grid that does not fit, and a machine with too little memory."""
+def check(
+    variant: Variant,
+    world: Communicator,
+    *,
+    columns: int = 1,
+    itemsize: int = 8,
+    extra: int = 0,
+) -> None:
+    """Refuse on every process a grid that does not fit, and a machine with too little memory.
+
+    Parameters
+    ----------
+    columns, itemsize
+        Right-hand sides, and bytes of an element.
+    extra
+        Bytes of a process beside those of `needed_bytes`.
+    """
     p, q = variant.grid
     if p * q > world.size:
         raise InputError(
@@ -66,7 +81,8 @@ def check(variant: Variant, world: Communicator, *, columns: int = 1, itemsize: 
             "panel-swap sends messages from two threads, which this MPI does not allow: "
             "use an MPI with MPI_THREAD_MULTIPLE, or leave panel-swap out"
         )
-    host, need = platform.node(), needed_bytes(variant, columns=columns, itemsize=itemsize)
+    need = needed_bytes(variant, columns=columns, itemsize=itemsize) + extra
+    host = platform.node()
     found = world.collect((host, need, available_bytes()))[: p * q]
     for name in sorted({node for node, _, _ in found}):
         needs = [need for node, need, _ in found if node == name]

@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import CancelledRunError, HdgemmError
 from hdgemm.machine.limits import cores
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from hdgemm.mpi.communicator import Communicator
     from hdgemm.options import Options
 
+#: Attribute of an error that all processes raise.
+_SHARED: Final = "on_all_ranks"
+
 
 def threads_of(options: Options, world: Communicator) -> int:
     """Return the threads of a process: the options', or its share of the machine's cores."""
@@ -27,12 +30,54 @@ def threads_of(options: Options, world: Communicator) -> int:
 
 @contextmanager
 def ending_all(world: Communicator) -> Iterator[None]:
-    """End all processes where this one fails, since the others wait for its messages."""
+    """End all processes where this one fails, since the others wait for its messages.
+
+    An error that all of them raise is raised only.
+    """
     try:
         yield
     except BaseException as error:
-        end_all(world, error)
+        if not on_all(error):
+            end_all(world, error)
         raise
+
+
+@contextmanager
+def together(world: Communicator) -> Iterator[None]:
+    """Raise the error of one process on all of them, on leaving; the block exchanges no messages.
+
+    The message names the rank and its machine, unless all have the same error.
+    """
+    failed: Exception | None = None
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - raised below, on all processes
+        failed = error
+    found = world.collect(None if failed is None else (platform.node(), _portable(failed)))
+    errors = [(rank, *each) for rank, each in enumerate(found) if each is not None]
+    if not errors:
+        return
+    same = len(errors) == world.size and len({str(error) for _, _, error in errors}) == 1
+    rank, host, first = errors[0]
+    if failed is not None and (same or rank == world.rank):
+        first = failed
+    if not same:
+        first.args = (f"rank {rank} on {host}: {first}",)
+    first.__dict__[_SHARED] = True
+    raise first
+
+
+def on_all(error: BaseException) -> bool:
+    """Say whether all processes raise this error."""
+    return bool(error.__dict__.get(_SHARED))
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that can be sent: of the library or the system; others as their text."""
+    if isinstance(error, HdgemmError):
+        return error
+    text = str(error) or type(error).__name__
+    return MemoryError(text) if isinstance(error, MemoryError) else HdgemmError(text)
 
 
 def end_all(world: Communicator, error: BaseException) -> None:

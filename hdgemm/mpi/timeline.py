@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: What a process spends its time on.
 PHASES: Final = ("panel", "broadcast", "swap", "update", "solve")
+#: The same of a matrix that is read and stored.
+STORED_PHASES: Final = ("read", *PHASES, "write")
 #: The phases that can run beneath updates.
 HIDEABLE: Final = ("panel", "broadcast", "swap")
 
@@ -45,9 +47,9 @@ class Recorder:
             self.events.append(Event(name, phase, step, start, time.perf_counter()))
 
 
-def seconds_by_phase(events: Sequence[Event]) -> dict[str, float]:
+def seconds_by_phase(events: Sequence[Event], phases: Sequence[str] = PHASES) -> dict[str, float]:
     """Return for each phase the seconds in which at least one thread was in it."""
-    return {phase: busy_seconds(e for e in events if e.phase == phase) for phase in PHASES}
+    return {phase: busy_seconds(e for e in events if e.phase == phase) for phase in phases}
 
 
 def seconds_by_thread(events: Sequence[Event]) -> dict[str, float]:

@@ -98,3 +98,18 @@ class Variant:
         """Return the row and the column of the grid at which a process is."""
         p, q = self.grid
         return divmod(rank, q) if self.mapping == "row" else (rank % p, rank // p)
+
+
+def parse_grid(text: str) -> tuple[int, int]:
+    """Read ``"2x3"``; raise `InputError` for anything else."""
+    try:
+        p, q = (int(part) for part in text.lower().split("x"))
+    except ValueError:
+        raise InputError(f"a grid is given as PxQ, for example 2x3, got {text!r}") from None
+    return p, q
+
+
+def squarest(size: int) -> tuple[int, int]:
+    """Return the squarest grid of all processes, with no more rows than columns."""
+    p = max(p for p in range(1, int(size**0.5) + 1) if size % p == 0)
+    return p, size // p

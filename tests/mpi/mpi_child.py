@@ -1,7 +1,6 @@
 """Run under mpiexec by test_mpi: every case on grids; rank 0 prints what differs, then "ok"."""
 
 import sys
-import time
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from hdgemm.mpi.linpack.sequence import RandomMatrix
 from hdgemm.mpi.linpack.system import System
 from hdgemm.mpi.variant import OVERLAPS
 from hdgemm.mpi.window import host_update
+from tests.mpi.ranks import finish
 
 ORDERS = ((1, 4), (23, 4), (53, 64))
 #: Depth, broadcast, swap, mapping, overlap, threads.
@@ -81,13 +81,4 @@ groups = [everyone.split(int(everyone.rank < p * q), everyone.rank) for p, q in 
 for (p, q), group in reversed(list(zip(grids, groups, strict=True))):
     if everyone.rank < p * q:
         check(group, p, q)
-# Ranks without a grid sleep, where MPI would keep their cores busy.
-end = np.zeros(1)
-if everyone.rank == 0:
-    print("ok")
-    for request in [everyone.send(end, rank) for rank in range(1, everyone.size)]:
-        request.wait()
-else:
-    while not everyone.arrived(0):
-        time.sleep(0.02)
-    everyone.receive(end, 0)
+finish(everyone)

@@ -3,33 +3,21 @@
 import importlib.util
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from hdgemm.errors import InputError
 from hdgemm.mpi.communicator import world
-
-MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
+from tests.mpi.ranks import MPIEXEC, mpiexec
 
 pytestmark = pytest.mark.skipif(
     MPIEXEC is None or importlib.util.find_spec("mpi4py") is None,
     reason="mpi4py or mpiexec is missing: pip install 'hdgemm[mpi]' mpich",
 )
-
-
-def mpiexec(count, *arguments, **more):
-    # One BLAS thread for each process: several would wait for each other on a small machine.
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(
-        [MPIEXEC, "-n", str(count), sys.executable, *arguments],
-        capture_output=True, text=True, timeout=500, env=environment, check=False, **more,
-    )  # fmt: skip
 
 
 def test_every_variant_solves_the_system_on_every_grid():

@@ -4,8 +4,8 @@ import pytest
 
 from hdgemm.errors import InputError
 from hdgemm.mpi.linpack import Settings, read_dat
-from hdgemm.mpi.linpack.settings import ignored_lines, parse_grid, parse_overlap
-from hdgemm.mpi.variant import OVERLAPS, STRIP
+from hdgemm.mpi.linpack.settings import ignored_lines, parse_overlap
+from hdgemm.mpi.variant import OVERLAPS, STRIP, parse_grid
 from tests.cli.commands import command_line
 
 DAT = """HPLinpack benchmark input file

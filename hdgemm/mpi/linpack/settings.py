@@ -56,15 +56,6 @@ class Settings(Variant):
         return f"W{self.mapping[0].upper()}{self.depth}{TOPOLOGIES.index(self.broadcast)}R2R8"
 
 
-def parse_grid(text: str) -> tuple[int, int]:
-    """Read ``"2x3"``; raise `InputError` for anything else."""
-    try:
-        p, q = (int(part) for part in text.lower().split("x"))
-    except ValueError:
-        raise InputError(f"a grid is given as PxQ, for example 2x3, got {text!r}") from None
-    return p, q
-
-
 def parse_overlap(text: str) -> tuple[str, ...]:
     """Read ``"none"``, ``"all"``, or names of `OVERLAPS` joined by "+", which are not checked."""
     if text in ("none", "all"):

@@ -1,0 +1,66 @@
+"""Report of a distributed computation."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.units import format_duration, format_speed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one distributed call did.
+
+    Parameters
+    ----------
+    kind
+        Name of the function.
+    n, columns
+        Order of the matrix, right-hand sides.
+    dtype
+        Type of the elements that were computed with.
+    nb, grid
+        Rows and columns of a block, and of the grid of processes.
+    flops
+        Floating-point operations.
+    seconds
+        Of the slowest process, reading and writing included.
+    phases
+        Seconds by phase in which at least one thread was in it, the mean of all processes.
+    """
+
+    kind: str
+    n: int
+    columns: int
+    dtype: str
+    nb: int
+    grid: tuple[int, int]
+    flops: float
+    seconds: float
+    phases: Mapping[str, float]
+
+    @property
+    def gflops(self) -> float:
+        """The rate without reading and writing."""
+        seconds = self.seconds - self.phases["read"] - self.phases["write"]
+        return self.flops / seconds / 1e9 if seconds > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {**asdict(self), "gflops": self.gflops}
+
+    def __str__(self) -> str:
+        p, q = self.grid
+        phases = ", ".join(
+            f"{name} {format_duration(seconds)}" for name, seconds in self.phases.items() if seconds
+        )
+        return (
+            f"{self.kind}: n = {self.n}, {self.columns} right-hand sides, {self.dtype}, "
+            f"{p}×{q} ranks, NB = {self.nb}\n"
+            f"{format_duration(self.seconds)}, {format_speed(self.gflops)} without reading and "
+            f"writing\n{phases}"
+        )

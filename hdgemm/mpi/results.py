@@ -1,0 +1,215 @@
+"""Results of distributed calls: one new file that all ranks write, published when complete."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.durable.destination import Destination as DurablePlace
+from hdgemm.durable.journal import locked_name
+from hdgemm.errors import InputError
+from hdgemm.linalg.storage import Destination
+from hdgemm.linalg.stored_factors import reserve_beside, save_factors
+from hdgemm.matrices.companions import CompanionFiles
+from hdgemm.matrices.draft import real_path
+from hdgemm.matrices.location import Location, parse_location
+from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.matrices.stores import create_matrix, reopen_draft
+from hdgemm.mpi.processes import together
+from hdgemm.mpi.redistribution import Place, gather
+from hdgemm.mpi.strips import Strips
+from hdgemm.product.target import is_location, result_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from hdgemm.matrices.base import Operand
+    from hdgemm.mpi.communicator import Communicator
+    from hdgemm.mpi.part import Part
+    from hdgemm.mpi.run import Opened
+    from hdgemm.mpi.strips import Rectangle
+
+
+def target_of(world: Communicator, out: Any) -> Location:
+    """Return the location of a new result, on all ranks.
+
+    Raises
+    ------
+    InputError
+        Where ranks cannot write there together.
+    """
+    with together(world):
+        if not is_location(out):
+            raise InputError(
+                f"out must be the location of a new file, got {type(out).__name__}: all ranks "
+                "write it"
+            )
+        place = parse_location(out)
+        place.check_suffix()
+        if not place.kind.whole_file:
+            raise InputError(
+                f"{place} is an item of a store, which ranks do not write together: give out as a "
+                ".npy or raw file"
+            )
+    return place
+
+
+@dataclass
+class Target:
+    """A new file of a result, column-major, which all ranks have opened for writing.
+
+    Parameters
+    ----------
+    place
+        The name that it gets.
+    world
+        The ranks.
+    operand
+        The file, aside until it is complete.
+    draft
+        The `Destination` on rank 0; None on the others.
+    """
+
+    place: Location
+    world: Communicator
+    operand: Operand
+    draft: Destination | None
+    publish: Callable[[], None]
+    error: Exception | None = field(default=None, init=False)
+
+    def store(
+        self,
+        part: Part,
+        first: int = 0,
+        finish: Callable[[Rectangle, NDArray[Any]], None] | None = None,
+    ) -> None:
+        """Write the columns of a part from `first` on; errors are raised on all ranks.
+
+        `finish` is called with each strip of whole columns, as a column-major array, before it is
+        written.
+        """
+        matrix, trans = self.operand.matrix, self.operand.trans
+
+        def write(strip: Rectangle, array: NDArray[Any]) -> None:
+            if self.error is not None:
+                return
+            try:
+                if finish is not None:
+                    finish(strip, array.T)
+                matrix.write(strip.row, strip.col, array)
+            except Exception as error:  # noqa: BLE001 - raised by all ranks, below
+                self.error = error
+
+        strips = Strips.of(matrix.shape, part.a.itemsize, self.world.size, whole=finish is not None)
+        gather(strips, Place(part, first, trans), write)
+        with together(self.world):
+            if self.error is not None:
+                raise self.error
+            matrix.flush()
+
+    def save_beside(self, kind: str, arrays: Mapping[str, NDArray[Any]], **facts: Any) -> None:
+        """Save what belongs to a factor beside it, on rank 0."""
+        with together(self.world):
+            if self.draft is not None:
+                save_factors(self.draft, kind, arrays, **facts)
+
+    def result(self) -> Any:
+        """Return the published result as each rank reads it."""
+        with together(self.world):
+            return result_at(self.place)
+
+
+@contextmanager
+def new_target(
+    world: Communicator,
+    place: Location,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    *,
+    factor: tuple[str, StoredMatrix] | None = None,
+) -> Iterator[Target]:
+    """Yield a new file for a result; without `Target.publish` it is removed on leaving.
+
+    Rank 0 makes it and the others open it. A file that a killed run has left is replaced.
+
+    Parameters
+    ----------
+    factor
+        The kind of a factorisation and its matrix: files for its arrays are reserved, too.
+    """
+    aside = DurablePlace.aside(place, shape, dtype, None)
+    path = real_path(aside.path)
+    part = path.with_name(f".{path.name}.mpi.part")
+    with ExitStack() as stack:
+        draft: Any = None
+        with together(world):
+            if world.rank == 0:
+                busy = f"another run is writing {place}"
+                stack.enter_context(locked_name(aside.journal(), busy))
+                draft = stack.enter_context(create_matrix(place, shape, dtype, part, "F"))
+        target = None
+        with together(world):
+            if draft is not None:
+                companions = stack.enter_context(CompanionFiles())
+                companions.beside = place.path.resolve()
+                stored = StoredMatrix(draft.operand, writable=True)
+                target = Destination(stored, None, place, new=True, companions=companions)
+                if factor is not None:
+                    kind, source = factor
+                    reserve_beside(target, kind, source, np.dtype(np.int64).itemsize)
+                draft.matrix.flush()
+        with together(world):
+            operand = draft.operand if draft is not None else _seen(place, part)
+        if draft is None:
+            stack.callback(operand.matrix.close)
+
+        def publish() -> None:
+            with together(world):
+                if draft is not None:
+                    draft.publish()
+
+        yield Target(place, world, operand, target, publish)
+
+
+def _seen(place: Location, part: Any) -> Operand:
+    """Open the file that rank 0 has made."""
+    if not part.exists():
+        raise InputError(
+            f"{part} is not there, which rank 0 has made for the result: out must lie in storage "
+            "that all ranks share"
+        )
+    return reopen_draft(place, part).operand
+
+
+def everywhere(part: Part, first: int, columns: int) -> NDArray[Any]:
+    """Return the columns of a distributed matrix from `first` on, whole, on every rank."""
+    found = np.zeros((part.rows.extent, columns), part.a.dtype, order="F")
+    local = part.cols.positions()
+    own = np.flatnonzero(local >= first)
+    found[np.ix_(part.rows.positions(), local[own] - first)] = part.a[:, own]
+    part.grid.join(found)
+    return found
+
+
+def stored_solution(opened: Opened, place: Location | None, part: Part) -> Any:
+    """Return X, which lies in the place of B, as an array or in a new file; a vector for one."""
+    run = opened.run
+    n, columns = run.variant.n, run.columns
+    if place is None:
+        opened.check_unchanged()
+        found = everywhere(part, n, columns)
+    else:
+        with run.recorder.record("write", n):
+            with new_target(run.world, place, (n, columns), run.dtype) as target:
+                target.store(part, n)
+                opened.check_unchanged()
+                target.publish()
+            found = target.result()
+    if opened.vector and isinstance(found, np.ndarray):
+        return found[:, 0]
+    return found

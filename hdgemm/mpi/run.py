@@ -1,0 +1,318 @@
+"""One distributed computation: processes, distribution, devices, memory and the factorisation."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from hdgemm.call.operands import open_columns, open_square
+from hdgemm.dtypes import SUPPORTED, listed
+from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
+from hdgemm.matrices.fingerprint import unchanged
+from hdgemm.matrices.planned import PlannedMatrix
+from hdgemm.mpi.communicator import Communicator, Mpi
+from hdgemm.mpi.communicator import world as all_processes
+from hdgemm.mpi.devices import open_devices
+from hdgemm.mpi.elimination import Elimination
+from hdgemm.mpi.machine import check, needed_bytes
+from hdgemm.mpi.operands import Loader, prove_same
+from hdgemm.mpi.part import Part
+from hdgemm.mpi.processes import end_all, ending_all, threads_of, together
+from hdgemm.mpi.redistribution import BUFFERS
+from hdgemm.mpi.report import Report
+from hdgemm.mpi.strips import STRIP_BYTES
+from hdgemm.mpi.timeline import STORED_PHASES, Recorder, seconds_by_phase
+from hdgemm.mpi.variant import Variant, parse_grid, squarest
+from hdgemm.product.arguments import result_dtype
+from hdgemm.product.target import is_location
+from hdgemm.run.session import check_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.mpi.devices import Devices
+    from hdgemm.options import Options
+
+#: Columns of right-hand sides that are solved for at a time.
+GROUP: Final = 256
+#: Rows and columns of a block where none are given.
+BLOCK: Final = 192
+
+
+class MpiKeywords(TypedDict, total=False):
+    """Keywords of every distributed call."""
+
+    comm: Any
+    grid: tuple[int, int] | str | None
+    nb: int | None
+    options: Options | None
+    report: Callable[[Report], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MpiCall:
+    """One distributed call as its keywords describe it."""
+
+    comm: Any = None
+    grid: tuple[int, int] | str | None = None
+    nb: int | None = None
+    options: Options | None = None
+    report: Callable[[Report], None] | None = None
+
+    @property
+    def world(self) -> Communicator:
+        """The processes of the call: the caller's, or those that mpiexec started."""
+        if self.comm is None:
+            return all_processes()
+        if isinstance(self.comm, Communicator):
+            return self.comm
+        if not hasattr(self.comm, "Alltoallv"):
+            raise InputTypeError(
+                f"comm must be a communicator of mpi4py, got {type(self.comm).__name__}"
+            )
+        return Mpi(self.comm) if self.comm.size > 1 else Communicator()
+
+    def variant(self, n: int, size: int) -> Variant:
+        """Return grid and block size for a matrix of order n on so many processes."""
+        grid = parse_grid(self.grid) if isinstance(self.grid, str) else self.grid
+        return Variant(n, self.nb or BLOCK, grid or squarest(size))
+
+
+@dataclass
+class Run:
+    """One computation on the processes of a grid.
+
+    Parameters
+    ----------
+    kind
+        Its name in reports.
+    world
+        The processes of the grid.
+    variant, dtype
+        Order, distribution, and type of the elements that are computed with.
+    columns
+        Right-hand sides.
+    devices
+        Opened.
+    check_finite
+        NaN and Inf in an operand are errors.
+    """
+
+    kind: str
+    world: Communicator
+    variant: Variant
+    dtype: np.dtype[Any]
+    columns: int
+    devices: Devices
+    check_finite: bool = True
+    recorder: Recorder = field(default_factory=Recorder)
+    began: float = field(default_factory=time.perf_counter)
+
+    def part(self) -> Part:
+        """Return memory for this process's part of [A|B]."""
+        return Part.allocate(self.variant, self.world, self.variant.n + self.columns, self.dtype)
+
+    def load(self, part: Part, matrix: StoredMatrix, name: str, first: int = 0) -> None:
+        """Read a matrix into the columns from `first` on."""
+        with self.recorder.record("read", first):
+            Loader(matrix, name, self.check_finite).load(part, first)
+
+    def factor(self, part: Part) -> Elimination:
+        """Factor A by LU, and apply the interchanges and L⁻¹ to B."""
+        updates = int(self.world.largest(len(self.devices.updates)))
+        strip = self.variant.widest_strip(updates, self.variant.n + self.columns)
+        window = self.devices.window(self.recorder, lambda error: end_all(self.world, error))
+        try:
+            variant = replace(self.variant, strip=strip)
+            elimination = Elimination(variant, part, window, self.recorder)
+            elimination.run()
+        finally:
+            window.close()
+        return elimination
+
+    def substitute(
+        self, part: Part, substitution: Callable[[Part, Any], Any], columns: int | None = None
+    ) -> None:
+        """Replace B, the columns after A, by the result of a substitution, group by group."""
+        n, columns = self.variant.n, self.columns if columns is None else columns
+        for first in range(n, n + columns, GROUP):
+            last = min(first + GROUP, n + columns)
+            own = slice(part.cols.below(first), part.cols.below(last))
+            places = part.cols.positions()[own] - first
+            right = np.zeros((part.rows.count, last - first), self.dtype, order="F")
+            right[:, places] = part.a[:, own]
+            with self.recorder.record("solve", first):
+                part.row.join(right)
+                found = substitution(part, right)
+            part.a[:, own] = found[:, places]
+
+    def finish(self, call: MpiCall, flops: float) -> None:
+        """Give the caller the report of so many operations."""
+        report = self._report(flops)
+        if call.report is not None:
+            call.report(report)
+
+    def _report(self, flops: float) -> Report:
+        found = self.world.collect(seconds_by_phase(self.recorder.events, STORED_PHASES))
+        phases = {name: sum(each[name] for each in found) / len(found) for name in found[0]}
+        seconds = self.world.largest(time.perf_counter() - self.began)
+        variant = self.variant
+        return Report(
+            self.kind, variant.n, self.columns, self.dtype.name, variant.nb, variant.grid,
+            flops, seconds, phases,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a distributed call asks for.
+
+    Parameters
+    ----------
+    kind
+        Name of the function.
+    a, b
+        The square matrix, and the right-hand sides or None, as the caller gave them.
+    arguments
+        Other arguments, which must be the same on all ranks.
+    check_finite
+        NaN and Inf are errors.
+    """
+
+    kind: str
+    a: Any
+    b: Any = None
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    check_finite: bool = True
+
+    def compared(self, call: MpiCall) -> dict[str, object]:
+        """Return what must be the same on all ranks, as plain values."""
+        operands = {"a": _shown(self.a), "b": _shown(self.b)}
+        own = {"grid": call.grid, "nb": call.nb, "check_finite": self.check_finite}
+        return {"function": self.kind, **operands, **own, **self.arguments}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A run and its operands.
+
+    Parameters
+    ----------
+    b
+        None without right-hand sides.
+    vector
+        B is one vector.
+    check_unchanged
+        Raises on all ranks when a file of an operand has changed since the run began.
+    """
+
+    run: Run
+    a: StoredMatrix
+    b: StoredMatrix | None
+    vector: bool
+    check_unchanged: Callable[[], None]
+
+    @property
+    def columns(self) -> StoredMatrix:
+        """B, of a call that has right-hand sides."""
+        if self.b is None:
+            raise InputError("b must be a matrix, got None")
+        return self.b
+
+
+@contextmanager
+def started(request: Request, call: MpiCall) -> Iterator[Opened | None]:
+    """Yield a computation on all processes of the grid, with its operands opened; None on others.
+
+    Errors that every process finds are raised by all; another error ends all processes.
+
+    Raises
+    ------
+    InputError
+        When ranks have different arguments or versions, or see different matrices.
+    DoesNotFitError
+        When a machine lacks memory for its part: `missing` in bytes.
+    """
+    world, options = call.world, check_options(call.options)
+    world.compare(request.compared(call))
+    with ExitStack() as stack:
+        with together(world):
+            a, b, vector = _open(request, stack)
+        matrices = {"a": a} if b is None else {"a": a, "b": b}
+        prove_same(world, matrices)
+        watched = ExitStack()
+        inputs = {name: matrix.operand for name, matrix in matrices.items()}
+        watched.enter_context(unchanged(inputs, PlannedMatrix(None, (0, 0), a.dtype)))
+        dtype = result_dtype(*(matrix.dtype for matrix in matrices.values()))
+        variant = call.variant(a.shape[0], world.size)
+        columns = 0 if b is None else b.shape[1]
+        extra = buffer_bytes(variant, columns, dtype.itemsize)
+        with together(world):
+            check_limit(variant, columns, dtype.itemsize, extra, options)
+        check(variant, world, columns=columns, itemsize=dtype.itemsize, extra=extra)
+        inside = world.rank < variant.grid[0] * variant.grid[1]
+        active = world.split(int(inside), world.rank)
+        if not inside:
+            yield None
+            return
+        threads = threads_of(options, active)
+        with together(active):
+            devices = stack.enter_context(open_devices(options, threads))
+        # Each thread calls BLAS for itself.
+        stack.enter_context(threadpool_limits(1, user_api="blas"))
+        stack.enter_context(ending_all(active))
+        run = Run(request.kind, active, variant, dtype, columns, devices, request.check_finite)
+        yield Opened(run, a, b, vector, partial(_check_unchanged, active, watched))
+
+
+def _check_unchanged(world: Communicator, watched: ExitStack) -> None:
+    with together(world):
+        watched.close()
+
+
+def check_limit(
+    variant: Variant, columns: int, itemsize: int, extra: int, options: Options
+) -> None:
+    """Raise `DoesNotFitError` where one process needs more than the options' `host_memory`."""
+    need = needed_bytes(variant, columns=columns, itemsize=itemsize) + extra
+    if options.host_bytes is not None and need > options.host_bytes:
+        raise DoesNotFitError.within(f"one process for n = {variant.n}", need, options.host_bytes)
+
+
+def buffer_bytes(variant: Variant, columns: int, itemsize: int) -> int:
+    """Return the bytes of one process beside the matrix: strips, and groups of columns of B."""
+    p, q = variant.grid
+    rows = -(-variant.n // p)
+    strip = max(STRIP_BYTES, variant.n * itemsize)
+    group = min(columns, GROUP)
+    return BUFFERS * strip + group * 16 * (6 * rows + q * variant.nb)
+
+
+def _open(request: Request, stack: ExitStack) -> tuple[StoredMatrix, StoredMatrix | None, bool]:
+    a = stack.enter_context(open_square(request.a))
+    if not a.shape[0]:
+        raise InputError("a 0×0 matrix cannot be dealt to processes")
+    b, vector = None, False
+    if request.b is not None:
+        b, vector = open_columns(request.b)
+        stack.enter_context(b)
+        if b.shape[0] != a.shape[0]:
+            raise InputError(
+                f"b has {b.shape[0]} rows, the matrix {a.shape[0]}: they must be as many"
+            )
+    for matrix, name in ((a, "a"), (b, "b")):
+        if matrix is not None and matrix.dtype.newbyteorder("=").name not in SUPPORTED:
+            raise InputTypeError(f"{name} has dtype {matrix.dtype}, which is not {listed('or')}")
+    return a, b, vector
+
+
+def _shown(x: Any) -> object:
+    """Return an operand as ranks compare it: a location as text, else its type."""
+    return str(x) if is_location(x) else type(x).__name__

@@ -1,0 +1,83 @@
+"""Solutions of linear systems over MPI: `solve`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.call.keywords import public_call
+from hdgemm.errors import InputError
+from hdgemm.mpi.lu import factor_flops, first_zero, refuse_zero, solve_flops
+from hdgemm.mpi.results import stored_solution, target_of
+from hdgemm.mpi.run import MpiCall, MpiKeywords, Request, started
+from hdgemm.mpi.substitution import back_substitute
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+
+@public_call(MpiKeywords)
+def solve(
+    a: Any,
+    b: Any,
+    check_finite: bool = True,
+    *,
+    out: Any = None,
+    **keywords: Unpack[MpiKeywords],
+) -> Any:
+    """Solve A·X = B for a square matrix in the memory of all machines, over MPI.
+
+    A is factored with partial pivoting, and L⁻¹ applied to B on the way (HPL). Every process makes
+    the same call.
+
+    Parameters
+    ----------
+    a
+        A matrix that every rank can open: the location of a file in shared storage, or the same
+        array on each. A and B of different dtypes are promoted.
+    b
+        The same: one vector, or a matrix of any number of columns.
+    check_finite
+        Raise `NotFiniteError` at a NaN or Inf.
+    out
+        The location of a new .npy or raw file in shared storage, column-major, which appears when
+        it is complete; None for an array on every rank.
+    **keywords
+        Keywords of every distributed call, from `comm` to `report`.
+
+    Returns
+    -------
+    array
+        X, the same on every rank; a .npy file as a read-only memmap. None on ranks outside the
+        grid.
+
+    Raises
+    ------
+    LinAlgError
+        When a pivot is exactly zero; a `SingularMatrixError`.
+    InputError
+        When shapes do not fit together, ranks have different arguments or versions, or see
+        different matrices.
+    DoesNotFitError
+        When a machine lacks memory for its part: `missing` in bytes.
+
+    Examples
+    --------
+    >>> x = hdgemm.mpi.solve("A.npy", "B.npy", out="X.npy")
+    """
+    if b is None:
+        raise InputError("b must be a matrix, got None")
+    call = MpiCall(**keywords)
+    place = None if out is None else target_of(call.world, out)
+    request = Request("solve", a, b, {"out": str(place)}, check_finite)
+    with started(request, call) as opened:
+        if opened is None:
+            return None
+        run = opened.run
+        part = run.part()
+        run.load(part, opened.a, "a")
+        run.load(part, opened.columns, "b", run.variant.n)
+        refuse_zero(run, first_zero(run.factor(part)))
+        run.substitute(part, back_substitute)
+        found = stored_solution(opened, place, part)
+        run.finish(call, factor_flops(run) + solve_flops(run))
+    return found

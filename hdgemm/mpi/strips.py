@@ -1,0 +1,90 @@
+"""Strips of a stored matrix, as ranks read and write it: few, large and mostly contiguous.
+
+A rectangle of whole stored rows is one contiguous piece of a file. Blocks of NB columns would be
+pieces of NB elements, which no disk reads at its speed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Triangle: TypeAlias = Literal["lower", "upper"] | None
+
+#: Bytes of a strip.
+STRIP_BYTES: Final = 64 << 20
+
+
+class Rectangle(NamedTuple):
+    """A rectangle of a stored matrix, by stored rows and columns."""
+
+    row: int
+    col: int
+    rows: int
+    cols: int
+
+
+class Strips(NamedTuple):
+    """The strips of one stored matrix, dealt to ranks in turn.
+
+    Parameters
+    ----------
+    shape
+        Stored rows and columns.
+    height, width
+        Of a strip.
+    triangle
+        The triangle of the stored matrix that is covered; None for all of it.
+    """
+
+    shape: tuple[int, int]
+    height: int
+    width: int
+    triangle: Triangle = None
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, int],
+        itemsize: int,
+        ranks: int,
+        *,
+        chunk: tuple[int, int] | None = None,
+        triangle: Triangle = None,
+        whole: bool = False,
+        nbytes: int | None = None,
+    ) -> Strips:
+        """Choose strips of at most `nbytes`, so that each rank has one where there are enough rows.
+
+        A strip has at least one row, or one row of chunks, and is cut between columns only where
+        that is larger; never with `whole`.
+        """
+        rows, cols = shape
+        high, wide = chunk or (1, 1)
+        elements = max(1, (nbytes or STRIP_BYTES) // itemsize)
+        height = min(elements // max(1, cols), -(-rows // ranks))
+        height = max(high, height // high * high)
+        width = cols
+        if height * cols > elements and not whole:
+            width = max(wide, elements // height // wide * wide)
+        return cls(shape, min(height, max(1, rows)), min(width, max(1, cols)), triangle)
+
+    def rectangles(self) -> Iterator[Rectangle]:
+        """Yield all strips; rank r has strips r, r + P, r + 2P, ..., of P ranks."""
+        rows, cols = self.shape
+        for row in range(0, rows, self.height):
+            high = min(self.height, rows - row)
+            start, stop = 0, cols
+            if self.triangle == "lower":
+                stop = min(cols, row + high)
+            elif self.triangle == "upper":
+                start = min(row, cols)
+            for col in range(start, stop, self.width):
+                yield Rectangle(row, col, high, min(self.width, stop - col))
+
+    @property
+    def elements(self) -> int:
+        """Elements of the largest strip."""
+        return self.height * self.width

@@ -1,0 +1,148 @@
+"""Run under mpiexec by test_stored: stored matrices on every grid; rank 0 prints what differs."""
+
+import itertools
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import scipy.linalg
+
+from hdgemm import linalg, mpi
+from hdgemm.dtypes import SUPPORTED
+from hdgemm.mpi import run, strips
+from hdgemm.mpi.communicator import world
+from tests.mpi.ranks import finish
+
+#: Order, block size, right-hand sides (0: one vector), order of the file, bytes of a strip.
+CASES = (
+    (1, 4, 1, "C", 64),
+    (23, 4, 5, "F", 200),
+    (37, 5, 40, "C", 1000),
+    (30, 64, 0, "F", 1 << 20),
+)
+
+everyone, folder = world(), Path(sys.argv[1])
+run.GROUP = 16  # several groups of columns
+
+
+def say(group, *what):
+    if group.rank == 0:
+        print(*what)
+
+
+def ratio(a, x, b):
+    """HPL's ratio, in units of the dtype's precision."""
+    unit = np.finfo(a.dtype).eps / 2
+    size = np.abs(a).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max()
+    return np.abs(a @ x - b).max() / (unit * size * len(a))
+
+
+def factor_ratio(a, lu, piv):
+    """LAPACK's ratio of P·A - L·U."""
+    lower, upper = np.tril(lu, -1) + np.eye(len(lu)), np.triu(lu)
+    permuted = a.copy()
+    for row, other in enumerate(piv):
+        permuted[[row, other]] = permuted[[other, row]]
+    error = np.abs(lower @ upper - permuted).sum(axis=0).max()
+    return error / (np.abs(a).sum(axis=0).max() * len(a) * np.finfo(a.dtype).eps)
+
+
+def matrices(group, dtype, n, columns, order):
+    """Return A and B, which rank 0 stores."""
+    rng = np.random.default_rng(n)
+    a, b = rng.standard_normal((n, n)), rng.standard_normal((n, max(columns, 1)))
+    if dtype.startswith("c"):
+        a = a + 1j * rng.standard_normal((n, n))
+    a = np.array(a, dtype, order=order)
+    b = (b if columns else b[:, 0]).astype(dtype)
+    if group.rank == 0:
+        np.save(folder / "A.npy", a)
+        np.save(folder / "B.npy", b)
+    group.collect(None)
+    return a, b
+
+
+def check(group, p, q, dtype, case):
+    n, nb, columns, order, strips.STRIP_BYTES = case
+    a, b = matrices(group, dtype, n, columns, order)
+    how = {"comm": group, "grid": (p, q), "nb": nb}
+    where, name = folder / "A.npy", f"{p}x{q} {dtype} {case}"
+    reports = []
+    x = mpi.solve(where, folder / "B.npy", report=reports.append, **how)
+    stored = mpi.solve(where, folder / "B.npy", out=folder / "X.npy", **how)
+    lu, piv = mpi.lu_factor(where, out=folder / "LU.npy", **how)
+    again = mpi.lu_solve(folder / "LU.npy", folder / "B.npy", **how | {"nb": nb + 1})
+    opened = linalg.open(folder / "LU.npy")
+    alone = linalg.lu_solve(opened, b)
+    ratios = [ratio(a, np.asarray(each), b) for each in (x, stored, again, alone)]
+    if not max(ratios) < 16:
+        say(group, name, ratios)
+    if x.tobytes() != np.asarray(stored).tobytes() or x.shape != b.shape or x.dtype != dtype:
+        say(group, name, "the stored X is another one", x.shape, x.dtype)
+    if not factor_ratio(a, np.asarray(lu), piv) < 30:
+        say(group, name, "P·A - L·U", factor_ratio(a, np.asarray(lu), piv))
+    if (piv != scipy.linalg.lu_factor(a)[1]).any() or (piv != opened.piv).any():
+        say(group, name, "other pivots than LAPACK's")
+    found, expected = mpi.slogdet(where, **how), np.linalg.slogdet(a)
+    tolerance = 100 * n * np.finfo(dtype).eps
+    if max(abs(found[0] - expected[0]), abs(found[1] - expected[1]) / n) > tolerance:
+        say(group, name, "slogdet", found, expected)
+    if (reports[0].n, reports[0].columns) != (n, max(columns, 1)):
+        say(group, name, reports)
+
+
+def check_permutations(group, p, q):
+    """Factors of permutations, whose every row moves, are exact; so is a singular matrix' zero."""
+    how = {"comm": group, "grid": (p, q), "nb": 4}
+    reverse = np.eye(19)[::-1]
+    x = mpi.solve(reverse, np.arange(19.0), **how)
+    if (x != np.arange(19.0)[::-1]).any():
+        say(group, f"{p}x{q}: reversed permutation", x)
+    singular = np.diag([1.0] * 7 + [0.0] + [1.0] * 4)
+    try:
+        mpi.solve(singular, np.ones(12), **how)
+        say(group, "a singular matrix has a solution")
+    except scipy.linalg.LinAlgError as error:
+        if error.order != 8:
+            say(group, error)
+    if mpi.slogdet(singular, **how) != (0.0, -np.inf):
+        say(group, "slogdet of a singular matrix", mpi.slogdet(singular, **how))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mpi.lu_factor(singular, out=folder / "S.npy", **how)
+    if "number 8 is exactly zero" not in str(caught[-1].message):
+        say(group, [str(each.message) for each in caught])
+
+
+def check_refusals(group, p, q):
+    """Errors are raised by every rank, and nothing is published."""
+    how = {"comm": group, "grid": (p, q), "nb": 4}
+    a = np.random.default_rng(1).standard_normal((20, 20))
+    a[13, 6] = np.nan
+    for order in "CF":
+        before = sorted(folder.iterdir())
+        group.collect(None)
+        try:
+            mpi.lu_factor(np.array(a, order=order), out=folder / "N.npy", **how)
+            say(group, "NaN was factored")
+        except ValueError as error:
+            if (error.row, error.col) != (13, 6):
+                say(group, error)
+        group.collect(None)
+        if sorted(folder.iterdir()) != before:
+            say(group, sorted(folder.iterdir()))
+    if not np.isnan(mpi.solve(a, np.ones(20), False, **how)).all():
+        say(group, "NaN is lost")
+
+
+grids = [tuple(map(int, grid.split("x"))) for grid in sys.argv[2:]]
+for p, q in grids:
+    group = everyone.split(int(everyone.rank < p * q), everyone.rank)
+    if everyone.rank < p * q:
+        cases = list(itertools.product(CASES, SUPPORTED))
+        for case, dtype in cases[::3] if p * q == 4 else cases[5:11:5]:
+            check(group, p, q, dtype, case)
+        check_permutations(group, p, q)
+        check_refusals(group, p, q)
+finish(everyone)

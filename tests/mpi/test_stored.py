@@ -1,0 +1,203 @@
+"""Stored matrices over MPI: solutions and factors on every grid, and what all ranks refuse."""
+
+import importlib.util
+import re
+
+import numpy as np
+import pytest
+
+from hdgemm import mpi
+from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.mpi.communicator import Communicator
+from hdgemm.mpi.strips import Strips
+from hdgemm.options import Options
+from tests.mpi.ranks import MPIEXEC, mpiexec
+
+parallel = pytest.mark.skipif(
+    MPIEXEC is None or importlib.util.find_spec("mpi4py") is None,
+    reason="mpi4py or mpiexec is missing: pip install 'hdgemm[mpi]' mpich",
+)
+ALONE = {"comm": Communicator()}
+
+
+@parallel
+def test_solutions_and_factors_on_every_grid(tmp_path):
+    grids = ("1x1", "2x1", "1x2", "3x1", "1x3", "2x2")
+    done = mpiexec(4, "-m", "mpi4py", "-m", "tests.mpi.stored_child", str(tmp_path), *grids)
+    assert done.stdout.splitlines() == ["ok"], done.stderr
+
+
+@pytest.mark.parametrize("triangle", [None, "lower", "upper"])
+@pytest.mark.parametrize("chunk", [None, (4, 6)])
+@pytest.mark.parametrize("nbytes", [8, 300, 10**6])
+def test_strips_cover_each_element_once(triangle, chunk, nbytes):
+    shape = (23, 17)
+    covered = np.zeros(shape, int)
+    strips = Strips.of(shape, 8, 3, chunk=chunk, triangle=triangle, nbytes=nbytes)
+    for row, col, rows, cols in strips.rectangles():
+        assert rows * cols <= strips.elements
+        if chunk is not None:
+            assert row % 4 == 0
+        covered[row : row + rows, col : col + cols] += 1
+    assert covered.max() == 1
+    wanted = {
+        None: np.ones(shape),
+        "lower": np.tril(np.ones(shape)),
+        "upper": np.triu(np.ones(shape)),
+    }
+    assert (covered[wanted[triangle] > 0] == 1).all()
+
+
+def test_strips_are_whole_rows_where_they_fit():
+    strips = Strips.of((10**6, 10**6), 8, 64)
+    assert strips.width == 10**6
+    assert strips.height * 8 * 10**6 <= 64 << 20
+
+
+DIFFERENT = """
+import os, sys
+import numpy as np
+from hdgemm import mpi
+from hdgemm.mpi.communicator import world
+
+everyone = world()
+here = everyone.rank == 1
+os.chdir(sys.argv[1])
+
+class Path(os.PathLike):
+    def __fspath__(self):
+        return "gone.npy" if here else "A.npy"
+    def __str__(self):
+        return "A.npy"
+
+def attempt(a, out="X.npy", nb=4):
+    try:
+        mpi.solve(a, np.ones(9), out=out, nb=nb)
+    except Exception as error:
+        found = everyone.collect(f"{type(error).__name__}: {error}")
+        if here:
+            print("\\n".join(found))
+
+a = np.eye(9)
+attempt(Path())
+attempt(a + here)
+attempt(a, nb=4 + here)
+attempt(a, "Y.npy" if here else "X.npy")
+attempt(a, "no/X.npy")
+"""
+
+
+@parallel
+def test_all_ranks_raise_the_error_of_one_that_sees_or_wants_another_thing(tmp_path):
+    np.save(tmp_path / "A.npy", np.eye(9))
+    done = mpiexec(2, "-m", "mpi4py", "-c", DIFFERENT, str(tmp_path))
+    messages = [
+        "rank 1 on .*: .*gone.npy",
+        "rank 1 on .* sees another a than rank 0 .its content",
+        "nb is 4 on rank 0 and 5 on rank 1 on ",
+        "out is '.*/X.npy' on rank 0 and '.*/Y.npy' on rank 1|out on rank 1 on",
+        "rank 0 on .*: cannot .*no/",
+    ]
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 * len(messages), done.stderr
+    for number, line in enumerate(lines):
+        assert re.search(messages[number // 2], line), lines
+    assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
+
+
+FAILING = """
+import os, signal, sys
+from hdgemm import mpi
+from hdgemm.errors import MatrixIOError
+from hdgemm.matrices.filematrix import FileMatrix
+from hdgemm.mpi.communicator import world
+
+here, now = world().rank == 1, [None]
+
+def failing(name):
+    original = getattr(FileMatrix, name)
+    def method(self, row, col, array):
+        if here and array.size > 600 and now[0] == name:
+            if sys.argv[1] == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise MatrixIOError("the disk is gone", path="A.npy", offset=0, length=0)
+        return original(self, row, col, array)
+    setattr(FileMatrix, name, method)
+
+failing("read")
+failing("write")
+for now[0] in sys.argv[2:]:
+    try:
+        mpi.lu_factor("A.npy", out="LU.npy")
+    except MatrixIOError as error:
+        found = world().collect(str(error))
+        if here:
+            print("\\n".join(found))
+"""
+
+
+@parallel
+def test_nothing_is_published_where_a_rank_fails(tmp_path):
+    np.save(tmp_path / "A.npy", np.random.default_rng(0).standard_normal((50, 50)))
+
+    def run(*arguments):
+        done = mpiexec(2, "-m", "mpi4py", "-c", FAILING, *arguments, cwd=tmp_path)
+        return done, sorted(path.name for path in tmp_path.iterdir())
+
+    done, left = run("raises", "read", "write")
+    assert left == ["A.npy"], done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4, done.stderr
+    assert all(re.fullmatch("rank 1 on .*: the disk is gone", line) for line in lines)
+    done, left = run("killed", "write")
+    assert done.returncode != 0
+    assert "LU.npy" not in left
+    # The next run takes the place of what the killed one has left.
+    done, left = run("killed", "nothing")
+    assert left == ["A.npy", "LU.factor.json", "LU.npy", "LU.piv.npy"], done.stderr
+
+
+def test_other_wrong_arguments_are_refused(tmp_path):
+    a = np.eye(4)
+    for wrong, message in (
+        (lambda: mpi.solve(np.ones((3, 4)), np.ones(3), **ALONE), "square"),
+        (lambda: mpi.solve(a, np.ones(3), **ALONE), "b has 3 rows"),
+        (lambda: mpi.solve(a, a, grid="2x2", **ALONE), "mpiexec -n 4"),
+        (lambda: mpi.solve(a, a, nb=-1, **ALONE), "at least 1"),
+        (lambda: mpi.solve(a, a, comm=3), "communicator of mpi4py"),
+        (lambda: mpi.solve(np.ones((2, 2), np.float16), np.ones(2), **ALONE), "float16"),
+        (lambda: mpi.lu_factor(a, out=np.ones((4, 4)), **ALONE), "location of a new file"),
+        (lambda: mpi.lu_factor(a, out=tmp_path / "x.zarr", **ALONE), "item of a store"),
+        (lambda: mpi.lu_solve((a, [0, 1, 2, 2]), a, **ALONE), r"piv\[3\] is 2"),
+        (lambda: mpi.lu_solve(a, a, **ALONE), "lu_and_piv must be the pair"),
+    ):
+        with pytest.raises(InputError, match=message):
+            wrong()
+
+
+def test_a_process_that_needs_more_than_its_memory_says_how_much_is_missing():
+    options = Options(host_memory="1MB")
+    with pytest.raises(DoesNotFitError) as caught:
+        mpi.solve(np.eye(100), np.ones(100), options=options, **ALONE)
+    assert caught.value.missing == caught.value.requested - 10**6 > 0
+
+
+def test_a_zero_of_stored_factors_is_a_singular_matrix():
+    with pytest.raises(np.linalg.LinAlgError, match="pivot 2 is exactly zero"):
+        mpi.lu_solve((np.diag([1.0, 0.0, 1.0]), np.arange(3)), np.ones(3), nb=2, **ALONE)
+
+
+def test_the_file_of_an_operand_must_not_change_during_the_run(tmp_path, monkeypatch):
+    np.save(tmp_path / "A.npy", np.eye(8))
+    from hdgemm.mpi.run import Run
+
+    factor = Run.factor
+
+    def changed(self, part):
+        np.save(tmp_path / "A.npy", 2 * np.eye(8))
+        return factor(self, part)
+
+    monkeypatch.setattr(Run, "factor", changed)
+    with pytest.raises(OSError, match="during the run"):
+        mpi.solve(tmp_path / "A.npy", np.ones(8), out=tmp_path / "X.npy", **ALONE)
+    assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
