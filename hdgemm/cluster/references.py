@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.durable.fingerprint import differences, sampled
+from hdgemm.durable.fingerprint import differences, fingerprint, sampled
 from hdgemm.errors import InputError
 from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.filelocks import lock_for_writing
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
+from hdgemm.matrices.fingerprint import home_of
 from hdgemm.matrices.location import Location, format_at
 from hdgemm.matrices.objectstore import open_unpublished
 from hdgemm.matrices.stores import open_location
@@ -162,20 +163,18 @@ class Reference:
 
 
 def describe(operand: Operand) -> Fingerprint:
-    """Describe an operand by shape, dtype, samples of its content and, where it lies in one file,
-    the size and time of modification of that.
+    """Describe an operand by shape, dtype, samples of its content, and the size and time of
+    modification of the file or files that it lies in.
     """
-    found = sampled(operand)
-    if isinstance(operand.matrix, FileMatrix):
-        status = operand.matrix.file.status()
-        found |= {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
-    return found
+    if not isinstance(operand.matrix, FileMatrix):
+        return fingerprint(operand)
+    status = operand.matrix.file.status()  # of the file that was opened, whatever has its name now
+    return sampled(operand) | {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
 
 
 def _in_one_file(x: Matrix, y: Matrix) -> bool:
-    if not isinstance(x, FileMatrix) or not isinstance(y, FileMatrix):
-        return False
-    return x.file.identity == y.file.identity
+    mine, other = home_of(x), home_of(y)
+    return mine is not None and other is not None and mine.samefile(other)
 
 
 def _stored(matrix: Matrix, what: str) -> FileReference | StoreReference:

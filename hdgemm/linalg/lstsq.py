@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.linalg
 
-from hdgemm.call.input_checks import input_unchanged
 from hdgemm.call.keywords import Call, DurableKeywords, public_call
 from hdgemm.call.operands import absolute, check_tall, open_matrix
 from hdgemm.call.prepared import Prepared
@@ -23,6 +22,7 @@ from hdgemm.linalg.rows.source import TallRows
 from hdgemm.linalg.rows.tsqr import Triangle
 from hdgemm.linalg.solving.columns import RightHandSides
 from hdgemm.linalg.storage import Output
+from hdgemm.matrices.fingerprint import unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,10 +176,11 @@ class _LeastSquares:
         source, rhs, found = self.rows.a, self.rhs, self.triangle
         facts = {"routine": "lstsq", "cond": self.cond, "driver": self.driver}
         inputs = {"A": source, "b": rhs.matrix}
+        read = {name: matrix.operand for name, matrix in inputs.items()}
         with (
             durable_rows(self.call, self.out, inputs, facts) as durable,
             self.output.opened() as target,
-            input_unchanged(source, target.stored),
+            unchanged(read, target.stored.operand.matrix),
         ):
             if durable is not None:
                 durable.begin(self.plan)

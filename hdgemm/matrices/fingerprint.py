@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hdgemm.matrices.base import Matrix, Operand
+    from hdgemm.matrices.files import BlockFile
 
 
 class FileState(NamedTuple):
@@ -79,13 +80,15 @@ def home_of(matrix: Matrix) -> Path | None:
 
 @contextmanager
 def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
-    """Check that the files of the inputs are the same after a run as before it, or `MatrixIOError`.
+    """Check that the files of the inputs are the same after a run as before it, and that the file
+    of `c` keeps its name, or `MatrixIOError`.
 
     Inputs in the file of `c`, which is written, are not checked.
     """
     written = _state(c)
     before = {letter: _state(operand.matrix) for letter, operand in inputs.items()}
-    yield
+    with keeps_name(c):
+        yield
     for letter, state in before.items():
         matrix = inputs[letter].matrix
         if state is None or (written is not None and state.identity == written.identity):
@@ -93,8 +96,8 @@ def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
         if state.changed(now := _state(matrix)):
             place = str(matrix.home or matrix.name)
             raise MatrixIOError(
-                f"{letter} ({place}) {_difference(state, now)} during the run, so that C may "
-                "mix elements of both versions: compute it again",
+                f"{letter} ({place}) {_difference(state, now)} during the run, so that the "
+                "result may mix elements of both versions: compute it again",
                 path=place,
                 offset=0,
                 length=0,
@@ -103,24 +106,34 @@ def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
 
 @contextmanager
 def keeps_name(matrix: Matrix) -> Iterator[None]:
-    """Check that the file of a matrix that is overwritten keeps its name during a run, or
-    `MatrixIOError`: another file of that name has no result.
+    """Check that the file or folder of a matrix that is overwritten keeps its name during a run, or
+    `MatrixIOError`: another one of that name has no result, or a part of it.
     """
     file = matrix.file if isinstance(matrix, FileMatrix) else None
-    named = file is not None and _named(file.path) == file.identity
+    home = matrix.home
+    named = None if home is None else _named(home)
+    opened = named if file is None else file.identity
     yield
-    if file is None or not named or (now := _named(file.path)) == file.identity:
+    if home is None or opened is None or named != opened or (now := _named(home)) == opened:
         return
-    names = file.status().st_nlink
     raise MatrixIOError(
-        f"{file.path} {'is gone' if now is None else 'was replaced by another file'} during the "
-        f"run: the result is in the file that was opened (device and inode {file.identity}), which "
-        f"has {names or 'no'} other name(s), not in the one of that name now ({now})",
-        path=str(file.path),
+        f"{home} {'is gone' if now is None else 'was replaced by another file'} during the run: "
+        f"the result is {_whereabouts(file, opened)}, not in the one of that name now ({now})",
+        path=str(home),
         offset=0,
         length=0,
-        opened=file.identity,
+        opened=opened,
         found=now,
+    )
+
+
+def _whereabouts(file: BlockFile | None, opened: tuple[int, int]) -> str:
+    """Describe where the elements are that were written to a file or folder without its name."""
+    if file is None:  # a store, whose library opens files by name when it needs them
+        return f"in part where the name led to before (device and inode {opened})"
+    names = file.status().st_nlink or "no"
+    return (
+        f"in the file that was opened (device and inode {opened}), which has {names} other name(s)"
     )
 
 

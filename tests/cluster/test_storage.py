@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -91,18 +92,35 @@ def test_a_worker_that_reads_another_matrix_is_refused(folder, client, seen_by_w
     assert not (folder / "X.npy").exists()
 
 
-def test_a_copy_of_another_age_is_refused_where_samples_are_equal(folder, client, seen_by_workers):
-    """A diagonal matrix is zero in nearly all samples."""
-    np.save(folder / "A.npy", np.diag(np.arange(float(N))))
-    other = folder / "other" / "A.npy"
-    shutil.copy2(folder / "A.npy", other)
-    with other.open("r+b") as file:
-        file.seek(128 + 8 * (N + 1) * 2)  # no sample has row 2
-        file.write(np.float64(7.0).tobytes())
-    seen_by_workers({folder / "A.npy": other})
-    os.utime(other, (1e9, 1e9))
-    with pytest.raises(ClusterError, match=r"A\.npy is .* \(when it was changed[^;]*\)"):
-        products(folder, client)["A"]()
+def store_diagonal(path, more=0.0):
+    """Store a diagonal matrix, whose samples are zero but for a few, with one more element."""
+    x = np.diag(np.arange(float(N)))
+    x[2, 3] = more  # no sample has row 2
+    if path.suffix == ".npy":
+        np.save(path, x)
+    elif path.suffix == ".zarr":
+        zarr = pytest.importorskip("zarr")
+        zarr.create_array(store=path, data=x, chunks=(20, 20), compressors=None)
+    else:
+        with h5py.File(path, "w") as file:
+            file.create_dataset("A", data=x, chunks=(20, 20), compression="gzip")
+
+
+@pytest.mark.parametrize(("name", "item"), [("A.npy", ""), ("A.zarr", ""), ("A.h5", "::A")])
+def test_a_copy_of_another_age_is_refused_where_samples_are_equal(
+    folder, client, seen_by_workers, name, item
+):
+    file, other = folder / name, folder / "other" / name
+    (folder / "A.npy").unlink()
+    store_diagonal(file)
+    store_diagonal(other, 7.0)
+    for path in (other, *other.rglob("*")):
+        os.utime(path, (1e9, 1e9))
+    seen_by_workers({file: other})
+    with pytest.raises(ClusterError, match=r"A\.\w+\S* is .* \(.*when it was changed[^;]*\)"):
+        multiply(
+            f"{file}{item}", folder / "B.npy", client=client, options=OPTIONS, out=folder / "X.npy"
+        )
 
 
 def test_one_worker_with_another_matrix_takes_no_part(folder, client, seen_by_workers):

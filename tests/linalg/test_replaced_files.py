@@ -1,4 +1,4 @@
-"""Files that another file replaces, by its name, while they are overwritten by their factors."""
+"""Files that change during a call: replaced while they are overwritten, or modified while read."""
 
 import os
 
@@ -70,3 +70,42 @@ def test_a_file_that_is_removed_is_an_error(tmp_path):
     with pytest.raises(hdgemm.MatrixIOError, match=r"A\.npy is gone during the run"):
         linalg.cholesky(place, overwrite_a=True, options=SLABS, observer=remove)
     assert list(tmp_path.iterdir()) == []
+
+
+def stored_inputs(folder):
+    """Store a triangle T, factors F, a matrix A, a tall one and right-hand sides."""
+    a = np.asfortranarray(positive_definite(N, "float64"))
+    for name, x in {"A": a, "T": np.triu(a), "B": a[::-1], "R": np.tile(a, (3, 1))}.items():
+        np.save(folder / f"{name}.npy", x)
+    np.save(folder / "b.npy", np.tile(a, (3, 1))[:, :2])
+    linalg.lu_factor(a, out=folder / "F.npy")
+
+
+READS = {
+    ("T", "A"): lambda f, how: linalg.solve_triangular(f("T"), f("B"), out=f("X"), **how),
+    ("B", "B"): lambda f, how: linalg.solve_triangular(f("T"), f("B"), out=f("X"), **how),
+    ("F", "A"): lambda f, how: linalg.lu_solve(linalg.open(f("F")), f("B"), out=f("X"), **how),
+    ("A", "A"): lambda f, how: linalg.solve(f("A"), f("B"), refine="float32", out=f("X"), **how),
+    ("b", "b"): lambda f, how: linalg.lstsq(f("R"), f("b"), **how),
+}
+
+
+@pytest.mark.parametrize(("file", "name"), READS)
+def test_an_operand_of_a_solution_that_changes_is_an_error(tmp_path, file, name):
+    stored_inputs(tmp_path)
+    changed, done = tmp_path / f"{file}.npy", []
+    content = changed.read_bytes()
+    # The first slab of a factorisation has one step, a group of columns has several.
+    wanted = ("mult1", 0, 0 if file == "b" else 2)
+
+    def modify(event):
+        if (event.stage, event.unit, event.step) == wanted and not done:
+            done.append(event)
+            changed.write_bytes(content)
+
+    with pytest.raises(hdgemm.MatrixIOError, match=rf"{name} \(.*{file}\.npy\) was modified"):
+        READS[file, name](
+            lambda each: tmp_path / f"{each}.npy", {"options": SLABS, "observer": modify}
+        )
+    assert done
+    assert not (tmp_path / "X.npy").exists()

@@ -1,6 +1,7 @@
 """Inputs that change during a run."""
 
 import os
+from functools import partial
 
 import h5py
 import numpy as np
@@ -153,3 +154,43 @@ def test_the_state_of_a_folder_is_that_of_its_files(inputs):
     assert before.size > 40 * 40 * 8
     os.utime(folder / "zarr.json")
     assert file_state(folder) != before
+
+
+def replaced_by_another(path):
+    """Give the name of a file or folder to another one with other elements."""
+    other = path.with_name("b.zarr" if path.is_dir() else f"other{path.suffix}")
+    path.rename(path.with_name("before"))
+    other.rename(path)
+
+
+@pytest.mark.parametrize(
+    ("routine", "location", "file"),
+    [
+        ("multiply", "a.npy", "a.npy"),
+        ("durable", "a.npy", "a.npy"),
+        ("syrk", "a.npy", "a.npy"),
+        ("multiply", "a.zarr", "a.zarr"),
+        ("multiply", "a.h5::A", "a.h5"),
+    ],
+)
+def test_an_overwritten_matrix_keeps_its_name(inputs, routine, location, file):
+    x, done = numbers(), []
+    for suffix in (".npy", ".h5"):
+        (inputs / f"other{suffix}").write_bytes((inputs / f"a{suffix}").read_bytes())
+
+    def observer(event):
+        if event.stage == "mult1" and not done:
+            done.append(event)
+            replaced_by_another(inputs / file)
+
+    calls = {
+        "multiply": partial(hdgemm.multiply, x, x),
+        "durable": partial(hdgemm.multiply, x, x, checkpoint=True),
+        "syrk": partial(hdgemm.syrk, 1.0, x),
+    }
+    with (
+        hdgemm.open(f"{inputs}/{location}", "r+") as c,
+        pytest.raises(MatrixIOError, match=r"a\.\w+ was replaced by another file") as caught,
+    ):
+        calls[routine](out=c, options=TILED, observer=observer)
+    assert caught.value.path == str(inputs / file)

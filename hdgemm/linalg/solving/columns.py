@@ -19,6 +19,7 @@ from hdgemm.linalg.slabs.slab import Slab, check_finite_slab
 from hdgemm.linalg.solving.triangles import Triangle, TriangleSolver, whole_columns
 from hdgemm.linalg.storage import Output
 from hdgemm.machine.limits import host_bytes
+from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.product.aliasing import overlaps
 from hdgemm.product.arguments import result_dtype
@@ -273,7 +274,11 @@ def solve_columns(
     start = 0 if checkpoint is None else checkpoint.done(0)
     finished = sum(group.width for group in plan.slabs[:start])
     recorder = Recorder(run.watch, plan.flops, done=plan.flops_of(finished))
+    inputs = {"B": rhs.operand}
+    for each in solver.triangles:  # of one matrix
+        inputs["A"] = each.matrix.operand
     with (
+        unchanged(inputs, target.operand.matrix),
         recorder.measuring_memory(),
         TriangleSolver(plan.n, dtype, plan.block, recorder, kept=plan.kept) as triangles,
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from scipy.linalg import LinAlgWarning
 
+from hdgemm.call.input_checks import input_unchanged
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
@@ -311,9 +312,16 @@ class _FactoredSolve:
             When a system that is refined must be factored in double precision.
         """
         self.portions.start()
-        solver = _solver(self._factor(), self.system, self.refinement)
-        self.solution.solve(solver, self.plan, self.portions.next(self.flops), target)
+        with self._input_unchanged(target):
+            solver = _solver(self._factor(), self.system, self.refinement)
+            self.solution.solve(solver, self.plan, self.portions.next(self.flops), target)
         self.portions.finish(joint.facts)
+
+    def _input_unchanged(self, target: Destination) -> AbstractContextManager[None]:
+        """Check an A that refinement reads again; the factorisation checks what it reads."""
+        if self.refinement is None:
+            return nullcontext()
+        return input_unchanged(self.refinement.system.source, target.stored)
 
     def _factor(self) -> Factors:
         try:
