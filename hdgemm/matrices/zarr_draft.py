@@ -106,6 +106,8 @@ def create_zarr(
         )
         for index in np.ndindex(*array.cdata_shape):
             make_chunk(part / array.metadata.encode_chunk_key(index), chunk, stored, 0)
+        if item:  # another run may have removed them while they were empty
+            _require_groups(root, item)
         matrix = from_zarr(array, str(part), writable=True)
     except BaseException as error:
         shutil.rmtree(part, ignore_errors=True)
@@ -174,11 +176,26 @@ def _require_groups(root: Path, item: str) -> Any:
 
 
 def _remove_groups(folders: Sequence[Path]) -> None:
-    """Remove groups, from the inside out, that hold nothing but their own metadata."""
+    """Remove groups, from the inside out, that hold nothing but their own metadata.
+
+    Another run may begin an array in one at any moment. So a folder is removed only while it is
+    empty, and gets its metadata back otherwise.
+    """
     for folder in reversed(folders):
-        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        if names <= {"zarr.json", ".zgroup", ".zattrs"}:
-            shutil.rmtree(folder, ignore_errors=True)
+        files = list(folder.iterdir()) if folder.is_dir() else []
+        if not {path.name for path in files} <= {"zarr.json", ".zgroup", ".zattrs"}:
+            return
+        metadata = {path: path.read_bytes() for path in files}
+        try:
+            for path in metadata:
+                path.unlink()
+            folder.rmdir()
+        except FileNotFoundError:  # another run has removed it
+            continue
+        except OSError:
+            for path, content in metadata.items():
+                path.write_bytes(content)
+            return
 
 
 def _sync_groups(root: Path, item: str) -> None:

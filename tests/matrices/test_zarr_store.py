@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import zarr
 
 import hdgemm
 from hdgemm.errors import HdgemmError, InputError, MatrixIOError
+from hdgemm.matrices import zarr_draft
+from hdgemm.matrices.stores import create_matrix
 
 LAYOUTS = {
     "plain": {"compressors": None},
@@ -201,3 +204,36 @@ def test_a_raw_file_that_is_a_chunk_overlaps_the_array(tmp_path):
     for out in (raw, mapped):
         with pytest.raises(InputError, match="out overlaps b"):
             hdgemm.matmul(wide.T, hdgemm.open(tmp_path / "x.zarr")[:, :20], out=out)
+
+
+def test_groups_of_a_discarded_array_stay_where_another_run_uses_them(tmp_path, monkeypatch):
+    store = tmp_path / "s.zarr"
+    listed, begun = Path.iterdir, []
+    first = create_matrix(f"{store}::g/A", (4, 4), "f8")
+
+    def begin_after(folder):
+        names = list(listed(folder))
+        if names == [store / "g" / "zarr.json"] and len(begun) < 2:
+            begun.append(folder)
+            if len(begun) == 2:  # listed once when the draft was removed, and then to be removed
+                create_matrix(f"{store}::g/B", (4, 4), "f8").publish()
+        return iter(names)
+
+    monkeypatch.setattr(Path, "iterdir", begin_after)
+    first.discard()
+    np.testing.assert_array_equal(hdgemm.open(f"{store}::g/B"), np.zeros((4, 4)))
+    assert list(zarr.open_group(store, mode="r")["g"].array_keys()) == ["B"]
+
+
+def test_groups_that_a_discarded_array_has_removed_are_made_again(tmp_path, monkeypatch):
+    store = tmp_path / "s.zarr"
+    first = create_matrix(f"{store}::A", (4, 4), "f8")
+    choose = zarr_draft._zarr_format
+
+    def discard_before(*arguments):
+        first.discard()
+        return choose(*arguments)
+
+    monkeypatch.setattr(zarr_draft, "_zarr_format", discard_before)
+    create_matrix(f"{store}::B", (4, 4), "f8").publish()
+    assert list(zarr.open_group(store, mode="r").array_keys()) == ["B"]
