@@ -2,11 +2,13 @@
 
 from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.cholesky import cho_factor, cholesky
+from hdgemm.linalg.covariance import corrcoef, cov
 from hdgemm.linalg.determinant import det, slogdet
 from hdgemm.linalg.factored_solve import cho_solve, lu_solve, solve_triangular
 from hdgemm.linalg.inverse import cond, inv
 from hdgemm.linalg.lstsq import lstsq
 from hdgemm.linalg.lu import lu_factor
+from hdgemm.linalg.norm import norm
 from hdgemm.linalg.preflight import plan
 from hdgemm.linalg.qr import qr
 from hdgemm.linalg.qr_multiply import qr_multiply
@@ -25,12 +27,15 @@ __all__ = [
     "cho_solve",
     "cholesky",
     "cond",
+    "corrcoef",
+    "cov",
     "det",
     "inv",
     "lstsq",
     "lu",
     "lu_factor",
     "lu_solve",
+    "norm",
     "open",
     "plan",
     "qr",

@@ -31,17 +31,26 @@ _OF_GEMM: Final = 0.47
 
 
 class RowShape(NamedTuple):
-    """The rows that a pass reads: m×n of A and m×p of B beside it, as they are in memory."""
+    """The rows that a pass reads: m×n of A and m×p of B beside it, as they are in memory.
+
+    The first `made` columns of A are made in memory: a column of ones.
+    """
 
     m: int
     n: int
     p: int
     dtype: str
+    made: int = 0
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row of A and B."""
         return (self.n + self.p) * np.dtype(self.dtype).itemsize
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of a row that are read."""
+        return self.row_bytes - self.made * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,7 @@ class RowWork:
 
 def triangle_work(shape: RowShape) -> RowWork:
     """Return the work of TSQR by LAPACK's count for Householder's R and Q^H·B."""
-    m, n, p, dtype = shape
+    m, n, p, dtype, _ = shape
     k, width, itemsize = min(m, n), max(1, n + p), np.dtype(dtype).itemsize
     pairs = n * k * (m - k / 3) + 2 * p * k * (m - k / 2)
     return RowWork(
@@ -105,7 +114,7 @@ class RowPlan(NamedTuple):
 
     Parameters
     ----------
-    m, n, p, dtype
+    m, n, p, dtype, made
         See `RowShape`.
     rows, cores
         Rows of a block, and blocks that are reduced at once.
@@ -133,17 +142,18 @@ class RowPlan(NamedTuple):
     flops: int = 0
     kernel_flops: float = 0.0
     stored: int = 0
+    made: int = 0
     expected_phase_seconds: Mapping[str, float] = {}
 
     @property
     def shape(self) -> RowShape:
         """The rows that the pass reads."""
-        return RowShape(self.m, self.n, self.p, self.dtype)
+        return RowShape(self.m, self.n, self.p, self.dtype, self.made)
 
     @property
     def planned_bytes(self) -> dict[Stage, int]:
         """Bytes that each stage moves: A and B are read once."""
-        read: dict[Stage, int] = {"load1": self.m * self.shape.row_bytes}
+        read: dict[Stage, int] = {"load1": self.m * self.shape.read_bytes}
         return read | ({"store2": self.m * self.stored} if self.stored else {})
 
     @property
@@ -255,10 +265,11 @@ def plan_pass(
 
 def _plan_of(shape: RowShape, works: Sequence[RowWork], rows: int, cores: int) -> RowPlan:
     return RowPlan(
-        *shape,
+        *shape[:4],
         rows,
         cores,
         bytes_held=0,
+        made=shape.made,
         name=_names(works),
         flops=sum(work.flops for work in works),
         kernel_flops=sum(work.flops / work.of_gemm for work in works),

@@ -137,7 +137,7 @@ class RowPass:
             for core in range(plan.cores)
             for first, last in self._places(core)[self._kept.get(core, 0) :]
         )
-        read = 0 if self._in_place else left * plan.shape.row_bytes
+        read = 0 if self._in_place else left * plan.shape.read_bytes
         moved: dict[Stage, int] = {"load1": read}
         return moved | ({"store2": left * plan.stored} if plan.stored else {})
 

@@ -65,7 +65,7 @@ class TallRows:
     def shape(self) -> RowShape:
         """The extents of the blocks, the column of ones included."""
         (m, n), p = self.a.shape, 0 if self.b is None else self.b.shape[1]
-        return RowShape(m, n + self.ones, p, self.dtype.name)
+        return RowShape(m, n + self.ones, p, self.dtype.name, int(self.ones))
 
     @property
     def transforms(self) -> bool:
@@ -109,7 +109,7 @@ class TallRows:
             The block is column-major; it has the order of the stored A otherwise.
         """
         first, last = place
-        _, n, p, _ = self.shape
+        _, n, p, *_ = self.shape
         order = "F" if column_major else self.a.order
         whole = self._lay_out(first, last, buffer, order)
         behind = buffer[(last - first) * n * self.dtype.itemsize + ALIGNMENT :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import numpy as np
@@ -32,6 +33,13 @@ def gram_work(shape: RowShape) -> RowWork:
         result="A^H·A",
         flops=flops_per_multiply_add(shape.dtype) * shape.m * shape.n * (shape.n + 1) // 2,
         core_bytes=shape.n**2 * (2 * wide + itemsize),
+    )
+
+
+def moments_work(shape: RowShape) -> RowWork:
+    """Return the work of `Moments` for rows of [1 | A]."""
+    return replace(
+        gram_work(shape._replace(n=shape.n - 1, made=0)), name="moments", result="co-moments"
     )
 
 
@@ -109,7 +117,7 @@ class Moments(Gram):
 
     def work(self, shape: RowShape) -> RowWork:
         """Return the work of rank updates of A without its column of ones."""
-        return gram_work(shape._replace(n=shape.n - 1))
+        return moments_work(shape)
 
     def update(self, block: RowBlock) -> None:
         """Centre a block and add its part."""

@@ -1,0 +1,262 @@
+"""Covariance and correlation matrices in one pass: `cov`, `corrcoef`."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.call.input_checks import input_unchanged
+from hdgemm.call.keywords import Call, ReportKeywords, public_call
+from hdgemm.call.operands import open_columns
+from hdgemm.call.plans import JointPlan, facts_of
+from hdgemm.call.prepared import Prepared
+from hdgemm.call.run import folder_of, open_run
+from hdgemm.errors import InputError, InputTypeError
+from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.results import Result
+from hdgemm.linalg.rows.passes import Passes
+from hdgemm.linalg.rows.source import TallRows, estimated_mean
+from hdgemm.linalg.rows.sums import Moments, moments_work
+from hdgemm.matrices.layout import check_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Unpack
+
+    from numpy.typing import NDArray
+
+
+@public_call(ReportKeywords)
+def cov(
+    m: Any,
+    y: Any = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: int | None = None,
+    fweights: Any = None,
+    aweights: Any = None,
+    *,
+    dtype: Any = None,
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Any:
+    """Return the covariance matrix of variables, as `numpy.cov`; the matrix is read once.
+
+    Parameters
+    ----------
+    m
+        A matrix as in `hdgemm.matmul`: an array, a stored matrix or a view, or the location of a
+        file. The square of as many rows and columns as variables must fit the memory, a few times
+        for each core.
+    y
+        None.
+    rowvar
+        Each row is a variable, each column an observation (the default, as NumPy's); False for a
+        tall matrix of samples and features.
+    bias
+        Divide by the number of observations instead of that number less one, where `ddof` is None.
+    ddof
+        Divide by the number of observations less this one.
+    fweights
+        How often each observation counts: integers.
+    aweights
+        Weights of the observations.
+    dtype
+        Of the products and the result; None for the dtype of `m`. Sums are in double precision.
+    out
+        Where the result goes: an array, a stored matrix or view, the location of a file; None for a
+        new array.
+    options
+        `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces blocks of mb observations.
+    **keywords
+        Keywords of every call, from `options` to `report`.
+
+    Returns
+    -------
+    array
+        Symmetric or Hermitian, both triangles; without `out`, of one variable a number.
+
+    Raises
+    ------
+    InputError
+        When weights do not fit the observations.
+    DoesNotFitError
+        When the result does not fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    Notes
+    -----
+    Blocks of observations are centred by their own means and combined by Chan's update, after a
+    shift by the mean of the first rows: a mean of 10⁸ times the spread does no harm.
+
+    Examples
+    --------
+    >>> c = hdgemm.linalg.cov("samples.npy", rowvar=False)
+    """
+    if y is not None:
+        raise InputError("y is not offered: put all variables into one matrix")
+    call = Call.of(**keywords)
+    weights = Weights(fweights, aweights, _ddof(ddof, bias=bias))
+    with prepare(m, out, call, rowvar=rowvar, weights=weights, dtype=dtype) as prepared:
+        found = prepared.run()
+    return found if out is not None else found.squeeze()
+
+
+@public_call(ReportKeywords)
+def corrcoef(
+    x: Any,
+    y: Any = None,
+    rowvar: bool = True,
+    *,
+    dtype: Any = None,
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Any:
+    """Return the correlation coefficients of variables, as `numpy.corrcoef`.
+
+    All arguments, results and errors are those of `cov`. Variables without spread have NaN.
+    """
+    if y is not None:
+        raise InputError("y is not offered: put all variables into one matrix")
+    call = Call.of(**keywords)
+    with prepare(x, out, call, rowvar=rowvar, dtype=dtype, correlation=True) as prepared:
+        found = prepared.run()
+    return found if out is not None else found.squeeze()
+
+
+def _ddof(ddof: Any, *, bias: bool) -> int:
+    if ddof is None:
+        return 0 if bias else 1
+    if ddof != int(ddof):
+        raise InputError(f"ddof must be an integer, got {ddof!r}")
+    return int(ddof)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights of observations by NumPy's rules.
+
+    Parameters
+    ----------
+    fweights, aweights
+        How often observations count, and how much; None for ones.
+    ddof
+        Subtracted from the number of observations.
+    """
+
+    fweights: Any = None
+    aweights: Any = None
+    ddof: int = 1
+
+    def of(self, observations: int) -> NDArray[np.float64] | None:
+        """Return the weight of each observation; None for ones.
+
+        Raises
+        ------
+        InputError
+            When there are not as many as observations, or some are negative.
+        """
+        found = None
+        for name in ("fweights", "aweights"):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            weights = _checked(name, given, observations)
+            found = weights if found is None else found * weights
+        return found
+
+    def divisor(self, total: float, weights: NDArray[np.float64] | None) -> float:
+        """Return what co-moments are divided by, for weights with a sum."""
+        if self.aweights is None or not self.ddof or weights is None:
+            return total - self.ddof
+        own = np.asarray(self.aweights, float)
+        return total - self.ddof * float(weights @ own) / total
+
+
+def _checked(name: str, given: Any, observations: int) -> NDArray[np.float64]:
+    weights = np.asarray(given)
+    if name == "fweights" and not np.all(weights == np.around(weights)):
+        raise InputTypeError("fweights must be integers")
+    if weights.shape != (observations,):
+        raise InputError(f"{name} has shape {weights.shape}, there are {observations} observations")
+    if not np.all(weights >= 0):
+        raise InputError(f"{name} must not be negative or NaN")
+    return weights.astype(np.float64)
+
+
+@contextmanager
+def prepare(
+    a: Any,
+    out: Any,
+    call: Call,
+    *,
+    rowvar: bool = True,
+    weights: Weights = Weights(),
+    dtype: Any = None,
+    correlation: bool = False,
+) -> Iterator[Prepared[Any]]:
+    """Yield a covariance matrix, or correlations, planned."""
+    source, vector = open_columns(a, "m")
+    with source, open_run(call) as run:
+        view = source.T if rowvar and not vector else source
+        kept = source.dtype.newbyteorder("=") if dtype is None else check_dtype(dtype, "dtype")
+        own = weights.of(len(view))
+        rows = TallRows(view, np.dtype(kept), ones=True, weights=own, check_finite=False)
+        n = view.shape[1]
+        plan = rows_for(rows.shape, [moments_work(rows.shape)], folder_of(source), run)
+        name = "corrcoef" if correlation else "cov"
+        facts = facts_of(name, source.shape, rows.dtype.name, run.options)
+        result = Result.of(out, a, source, (n, n), rows.dtype)
+
+        def compute() -> Any:
+            passes = Passes(call.watch, plan.flops)
+            with ExitStack() as stack:
+                target = result.opened(stack)
+                stack.enter_context(input_unchanged(source, target.stored))
+                moments = _moments(rows, passes, plan)
+                divisor = weights.divisor(moments.weight, own)
+                found = _covariance(moments, divisor)
+                target.stored[:, :] = _correlation(found) if correlation else found
+                passes.finish(facts)
+            return result.value(target)
+
+        yield Prepared(JointPlan(facts, (plan,)), compute)
+
+
+def _moments(rows: TallRows, passes: Passes, plan: Any) -> Moments:
+    """Return the moments of the observations."""
+    shift = estimated_mean(rows.a, rows.dtype)
+    found = Moments(len(shift), rows.dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        passes.reduce(replace(rows, shift=shift), [found], plan)
+    return found
+
+
+def _covariance(moments: Moments, divisor: float) -> NDArray[Any]:
+    """Return the covariance matrix, with both triangles."""
+    if divisor <= 0:
+        warnings.warn("Degrees of freedom <= 0 for slice", RuntimeWarning, stacklevel=4)
+        divisor = 0.0
+    lower = np.tril(moments.gram, -1)
+    whole = lower.T + lower.conj()  # the conjugate of A^H·A, as NumPy's
+    np.fill_diagonal(whole, np.diagonal(moments.gram).real)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        whole /= divisor
+    return whole
+
+
+def _correlation(covariance: NDArray[Any]) -> NDArray[Any]:
+    """Return the correlation coefficients, limited to [-1, 1] as NumPy's."""
+    deviations = np.sqrt(np.diagonal(covariance).real)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        covariance /= deviations[:, np.newaxis]
+        covariance /= deviations
+    np.clip(covariance.real, -1, 1, out=covariance.real)
+    if covariance.dtype.kind == "c":
+        np.clip(covariance.imag, -1, 1, out=covariance.imag)
+    return covariance
