@@ -22,6 +22,7 @@ from hdgemm.linalg.qr import qr
 from hdgemm.linalg.solve import solve
 from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices.array_protocols import register
+from hdgemm.matrices.conversion import computed_in
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.options import Options
 from hdgemm.product.arguments import check_shape, result_dtype
@@ -91,7 +92,7 @@ def _dot(a: Any, b: Any, out: Any = None) -> Any:
 
 def _scale(matrix: StoredMatrix, factor: Any, out: Any = None) -> Any:
     """Return a matrix times a number, by blocks of rows."""
-    dtype = np.result_type(matrix.dtype, factor).newbyteorder("=")
+    dtype = np.result_type(computed_in(matrix.dtype), factor)
     if out is None:
         _options_beside(matrix.shape, dtype, "the multiple")
         out = np.empty(matrix.shape, dtype)
@@ -103,7 +104,7 @@ def _scale(matrix: StoredMatrix, factor: Any, out: Any = None) -> Any:
     for rows, block in matrix.blocks():
         # As in BLAS, NaN and Inf raise no floating-point warnings.
         with np.errstate(all="ignore"):
-            out[rows] = np.multiply(block, factor)
+            out[rows] = np.multiply(block, factor, dtype=dtype)
     return out
 
 

@@ -45,6 +45,16 @@ _ROWS: Final = (
     ElementType("complex128", "D", "z", "double", 8, 8, "complex64"),
 )
 ELEMENT_TYPES: Final[Mapping[str, ElementType]] = {row.name: row for row in _ROWS}
+#: Stored elements that are converted when they are loaded, with the dtype of the arithmetic.
+CONVERTED: Final[Mapping[str, DTypeName]] = {
+    "float16": "float32",
+    "bfloat16": "float32",
+    **dict.fromkeys(
+        ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"), "float64"
+    ),
+}
+#: Element type of an exact product of integers.
+WHOLE: Final = "int64"
 #: Names of the supported dtypes.
 SUPPORTED: Final = tuple(ELEMENT_TYPES)
 #: First letters of routines by `numpy.dtype.char`, which does not depend on the byte order.

@@ -34,21 +34,28 @@ _Out = TypeVar("_Out", bound="Writable")
 
 @overload
 def matmul(
-    a: NDArray[_T], b: NDArray[_T], out: None = None, **run: Unpack[ProductKeywords]
-) -> NDArray[_T]: ...
-@overload
-def matmul(a: Any, b: Any, out: None = None, **run: Unpack[ProductKeywords]) -> NDArray[Any]: ...
-@overload
-def matmul(a: Any, b: Any, out: _Out | tuple[_Out], **run: Unpack[ProductKeywords]) -> _Out: ...
+    a: NDArray[_T], b: NDArray[_T], out: None = None, *, dtype: None = None,
+    **run: Unpack[ProductKeywords],
+) -> NDArray[_T]: ...  # fmt: skip
 @overload
 def matmul(
-    a: Any, b: Any, out: Where | tuple[Where], **run: Unpack[ProductKeywords]
+    a: Any, b: Any, out: None = None, *, dtype: Any = None, **run: Unpack[ProductKeywords]
+) -> NDArray[Any]: ...
+@overload
+def matmul(
+    a: Any, b: Any, out: _Out | tuple[_Out], *, dtype: Any = None, **run: Unpack[ProductKeywords]
+) -> _Out: ...
+@overload
+def matmul(
+    a: Any, b: Any, out: Where | tuple[Where], *, dtype: Any = None, **run: Unpack[ProductKeywords]
 ) -> NDArray[Any] | StoredMatrix: ...
 @public_call(ProductKeywords)
 def matmul(
     a: Any,
     b: Any,
     out: Any = None,
+    *,
+    dtype: Any = None,
     **keywords: Unpack[ProductKeywords],
 ) -> Any:
     """Return A·B by `numpy.matmul`'s rules, for matrices of any size.
@@ -58,7 +65,11 @@ def matmul(
     a, b
         Arrays of float32, float64, complex64 or complex128 with any strides, memmaps, stored
         matrices and views (`hdgemm.open`), or locations of files; 1-D and stacked arrays follow
-        NumPy's rules.
+        NumPy's rules. Elements of float16, bfloat16, integers and bool are converted when they
+        are loaded.
+    dtype
+        Type of a new C and of the arithmetic: one of BLAS's four, or int64. None: NumPy's
+        promotion, float32 for float16 and bfloat16, exact int64 for integers.
     out
         An array, a memmap, a stored matrix or view, a tuple of one of these, or the location of a
         file, which appears when it is complete.
@@ -86,13 +97,13 @@ def matmul(
     """
     call = Call.of(**keywords)
     out = single(out)
-    if call == _PLAIN and not _wants_pipeline(a, b):
+    if dtype is None and call == _PLAIN and not _wants_pipeline(a, b):
         plain = matmul_plain(a, b, out)
         if plain is not None:
             return plain
 
     def multiply_two(x: Any, y: Any, target: Any) -> Any:
-        product = Product.of(x, y, out=target)
+        product = Product.of(x, y, out=target, dtype=dtype, whole=True)
         compute(
             product,
             call.options,
@@ -103,7 +114,7 @@ def matmul(
         )
         return product.result()
 
-    return matmul_stacked(a, b, out, multiply_two)
+    return matmul_stacked(a, b, out, multiply_two, dtype)
 
 
 @overload
@@ -188,9 +199,12 @@ def multiply(
     trans_a: int = False,
     trans_b: int = False,
     out: Any = None,
+    dtype: Any = None,
     **keywords: Unpack[ProductKeywords],
 ) -> Report:
     """Do what `dgemm` does, and return the run's `Report` instead of C.
+
+    A product A·B of integers is exact int64, as `matmul`'s; `dtype` is as there.
 
     Raises
     ------
@@ -205,8 +219,9 @@ def multiply(
             f"beta is {beta}, but there is no C to multiply: pass c (c=out to update out in place)"
         )
     product = Product.of(
-        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
-    )
+        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out,
+        dtype=dtype, whole=True,
+    )  # fmt: skip
     return _compute(product, call)
 
 

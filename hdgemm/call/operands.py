@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices.base import Converted
+from hdgemm.matrices.conversion import computed_in
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.planned import PlannedMatrix
@@ -19,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def open_matrix(x: Any, what: str = "a") -> StoredMatrix:
-    """Open an operand for reading; lists and arrays of integers become float64, as in SciPy.
+    """Open an operand for reading; integers become float64, as in SciPy, float16 and bfloat16
+    float32, when they are loaded.
 
     To close it closes the files that are opened here: of a caller's stored matrix it is a view.
 
@@ -28,11 +32,15 @@ def open_matrix(x: Any, what: str = "a") -> StoredMatrix:
     InputError
         When it is no matrix, or a file that is missing or truncated.
     """
-    if isinstance(x, StoredMatrix):
+    if isinstance(x, StoredMatrix) and computed_in(x.dtype) == x.dtype.newbyteorder("="):
         return x[:, :]
     if not (is_location(x) or is_stored(x)):
         x = _as_array(x, what)
-    return StoredMatrix(open_operand(x, what=what), writable=False)
+    operand = open_operand(x, what=what)
+    dtype = computed_in(operand.matrix.dtype)
+    if dtype != operand.matrix.dtype.newbyteorder("="):
+        operand = replace(operand, matrix=Converted(operand.matrix, dtype))
+    return StoredMatrix(operand, writable=False)
 
 
 def open_columns(x: Any, what: str = "b") -> tuple[StoredMatrix, bool]:

@@ -136,7 +136,7 @@ class Job:
             self.b.open(stack),
             None if self.c is None else self.c.open(stack, writable=True),
             None if self.old is None else self.old.open(stack),
-            self.alpha, self.beta, self.dtype,
+            self.alpha, self.beta, self.dtype, self.dtype,
         )  # fmt: skip
 
 

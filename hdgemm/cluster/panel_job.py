@@ -141,7 +141,7 @@ class PanelJob:
             rectangle(factor, rows, earlier),
             replace(other, conj=other.conj != (self.dtype.kind == "c")),
             open_operand(bar, what="out", writable=True),
-            old, -1.0, 1.0, self.dtype,
+            old, -1.0, 1.0, self.dtype, self.dtype,
         )  # fmt: skip
         memory = session.options.host_bytes or default_host_bytes()
         options = replace(session.options, host_memory=max(1, memory - bar.nbytes - held))

@@ -49,7 +49,7 @@ def run_durably(
     if product.c is not None:
         destination = Destination.of_existing(product.c, updates=product.updates)
     else:
-        destination = Destination.aside(product.target, product.shape, product.dtype, product.old)
+        destination = Destination.aside(product.target, product.shape, product.c_dtype, product.old)
     path = destination.journal_at(journal)
     if path.resolve() == destination.path.resolve():
         raise InputError(f"the checkpoint {path} is C itself: choose another name for it")

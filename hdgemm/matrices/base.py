@@ -233,6 +233,10 @@ class Converted(Wrapper):
         with np.errstate(over="ignore"):
             self.stored.read(row, col, out)
 
+    def close(self) -> None:
+        """Close the matrix."""
+        self.stored.close()
+
     def part(self, row: int, col: int, shape: tuple[int, int]) -> Matrix:
         """Return a rectangle in the same precision."""
         return Converted(self.stored.part(row, col, shape), self.dtype)

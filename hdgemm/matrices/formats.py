@@ -16,7 +16,7 @@ from hdgemm.matrices.files import check_regular
 from hdgemm.matrices.hdf5 import from_dataset, load_h5py, open_hdf5
 from hdgemm.matrices.hdf5_draft import NewFileDraft, check_new_hdf5, create_hdf5
 from hdgemm.matrices.hdf5_links import check_links
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.layout import check_written
 from hdgemm.matrices.location import Format, formats, register
 from hdgemm.matrices.npy import create_npy, open_npy, read_header
 from hdgemm.matrices.objectstore import create_objects, open_objects
@@ -95,7 +95,7 @@ class Raw(Format):
     def create(self, place: Location, spec: MatrixSpec) -> Draft[Any]:
         """Begin a new matrix."""
         layout = _layout(place)
-        wanted = check_dtype(spec.dtype, str(place))
+        wanted = check_written(spec.dtype, str(place))
         if layout.shape != tuple(spec.shape) or np.dtype(layout.dtype) != wanted:
             raise InputError(
                 f"{place} is described as {layout.shape} {layout.dtype}, but holds a {spec.shape} "

@@ -18,7 +18,7 @@ from hdgemm.matrices.chunkfiles import ChunkFiles
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync_file
 from hdgemm.matrices.hdf5_links import check_links, datasets_in
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.layout import check_read
 from hdgemm.matrices.rectangles import RectangleMatrix
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _from_dataset(dataset: Any, name: str, *, writable: bool, file: Any = None) 
     """
     if dataset.ndim != 2:
         raise InputError(f"{name} must be a matrix (2-D), it has shape {dataset.shape}")
-    check_dtype(dataset.dtype, name)
+    check_read(dataset.dtype, name)
     if dataset.is_virtual or dataset.external:
         return _in_other_files(dataset, name, file, writable=writable)
     path = _file_of(dataset)

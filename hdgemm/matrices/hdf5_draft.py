@@ -12,7 +12,7 @@ from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync_file
 from hdgemm.matrices.hdf5 import library, load_h5py, open_file
 from hdgemm.matrices.hdf5_links import check_links
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.layout import check_written
 from hdgemm.matrices.transfer import ALIGNMENT
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def create_hdf5(
     within it, and the rest of the file stays as it is. With `part`, the name that a new file is to
     have until it is published, the file must be new.
     """
-    stored = check_dtype(dtype, f"{path}::{item}")
+    stored = check_written(dtype, f"{path}::{item}")
     path = real_path(path)
     item = "/" + item.strip("/")
     require_space(path, shape[0] * shape[1] * stored.itemsize)

@@ -6,42 +6,75 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 
-from hdgemm.dtypes import SUPPORTED
+from hdgemm.dtypes import CONVERTED, SUPPORTED, WHOLE
 from hdgemm.errors import InputTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from numpy.typing import DTypeLike, NDArray
 
 _ADVICE: Final = {
-    "f": "convert it with .astype('float32') or .astype('float64')",
+    "f": "convert it with .astype('float64')",
     "c": "convert it with .astype('complex128')",
     "i": "convert it with .astype('float64')",
     "u": "convert it with .astype('float64')",
     "b": "convert it with .astype('float64')",
     "O": "give it a number type with .astype('float64')",
-    "V": "take one field of it",
+    "V": "take one field of it; bfloat16 has the dtype of ml_dtypes",
 }
 
 
-def check_dtype(wanted: DTypeLike, what: str) -> np.dtype[Any]:
-    """Return a dtype that is one of BLAS's four, in whatever byte order; `InputTypeError` for
-    others.
+def check_dtype(wanted: DTypeLike, what: str, also: Collection[str] = ()) -> np.dtype[Any]:
+    """Return a dtype that is one of BLAS's four or has a name in `also`, in whatever byte order;
+    `InputTypeError` for others.
     """
+    names = ", ".join((*SUPPORTED, *also))
     try:
-        dtype = np.dtype(wanted)
+        dtype = as_dtype(wanted)
+    except InputTypeError:
+        raise
     except TypeError as error:
         raise InputTypeError(
-            f"{what} cannot have the dtype {wanted!r}; it must be one of {', '.join(SUPPORTED)}"
+            f"{what} cannot have the dtype {wanted!r}; it must be one of {names}"
         ) from error
-    if dtype.newbyteorder("=").name in SUPPORTED and dtype.kind in "fc":
+    name = dtype.newbyteorder("=").name
+    if (name in SUPPORTED and dtype.kind in "fc") or name in also:
         return dtype
     advice = _ADVICE.get(dtype.kind, "a matrix holds numbers")
     raise InputTypeError(
-        f"{what} has dtype {dtype}; it must be one of {', '.join(SUPPORTED)}: {advice}",
-        dtype=str(dtype),
+        f"{what} has dtype {dtype}; it must be one of {names}: {advice}", dtype=str(dtype)
     )
+
+
+def check_read(wanted: DTypeLike, what: str) -> np.dtype[Any]:
+    """Return a dtype that elements can be loaded from; `InputTypeError` for others."""
+    return check_dtype(wanted, what, CONVERTED)
+
+
+def check_written(wanted: DTypeLike, what: str) -> np.dtype[Any]:
+    """Return a dtype that a result is stored in; `InputTypeError` for others."""
+    return check_dtype(wanted, what, (WHOLE,))
+
+
+def as_dtype(wanted: DTypeLike) -> np.dtype[Any]:
+    """Return a dtype; bfloat16 is that of ml_dtypes.
+
+    Raises
+    ------
+    InputTypeError
+        For bfloat16 without the library.
+    """
+    if isinstance(wanted, str) and wanted == "bfloat16":
+        try:
+            from ml_dtypes import bfloat16
+        except ImportError as error:
+            raise InputTypeError(
+                "bfloat16 needs ml_dtypes: install hdgemm[ml]", dtype="bfloat16"
+            ) from error
+        found: np.dtype[Any] = np.dtype(bfloat16)
+        return found
+    return np.dtype(wanted)
 
 
 def row_pitch(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int | None:

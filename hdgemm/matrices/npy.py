@@ -16,7 +16,7 @@ from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import FileDraft, real_path, reserve
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, open_regular
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.layout import as_dtype, check_read, check_written
 from hdgemm.matrices.transfer import ALIGNMENT
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _MAGIC: Final = b"\x93NUMPY"
 #: By format version: how the header's length is packed, and how its text is encoded.
 _VERSIONS: Final = {1: ("<H", "latin1"), 2: ("<I", "latin1"), 3: ("<I", "utf8")}
+#: `numpy.save` writes this for bfloat16, and for no dtype of its own.
+_BFLOAT16: Final = "<V2"
 #: No honest header of a matrix comes near this.
 _LONGEST_HEADER: Final = 1 << 20
 
@@ -123,6 +125,8 @@ def _parse(path: Path, text: str, offset: int) -> NpyHeader:
 def _dtype(path: Path, descr: Any) -> np.dtype[Any]:
     if not isinstance(descr, str):
         raise InputTypeError(f"{path} holds records, not numbers: save one field of it by itself")
+    if descr == _BFLOAT16:
+        return as_dtype("bfloat16")
     try:
         dtype = np.dtype(descr)
     except (TypeError, ValueError) as error:
@@ -133,8 +137,7 @@ def _dtype(path: Path, descr: Any) -> np.dtype[Any]:
             "save it as an array of numbers",
             dtype=descr,
         )
-    check_dtype(dtype, str(path))
-    return dtype
+    return check_read(dtype, str(path))
 
 
 def open_npy(path: Path, *, writable: bool = False) -> tuple[FileMatrix, bool]:
@@ -168,7 +171,7 @@ def create_npy(
     Its data starts at byte 4096, where direct I/O needs no detour; `numpy.load` reads it like any.
     `shape` is as `numpy.load` will report it. For `sparse` see `reserve`, whose errors it raises.
     """
-    stored = check_dtype(dtype, str(path))
+    stored = check_written(dtype, str(path))
     header = npy_header(shape, stored, order)
     rows, cols = shape if order == "C" else shape[::-1]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hdgemm.errors import InputError, MatrixIOError, load_extra
 from hdgemm.matrices.claim import CLAIM, Claim
 from hdgemm.matrices.draft import Draft
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.layout import check_written
 from hdgemm.matrices.zarr_draft import chunk_of
 from hdgemm.matrices.zarrs import from_zarr, load_zarr
 
@@ -119,7 +119,7 @@ def create_objects(
     `InputError` for a name that is taken: the old array could not be kept until the new one is
     complete; and for one that another run writes.
     """
-    check_dtype(dtype, str(place))
+    check_written(dtype, str(place))
     objects = _connect(place.url)
     _refuse_existing(objects, place)
     claim = Claim(objects, _prefix(place) + CLAIM, str(place), journal)
@@ -160,7 +160,7 @@ def _unpublished(
     # All chunks will be written, so that none of them is the fill value's.
     made = zarr.create_array(
         store=held, name=place.item or None, shape=shape, chunks=chunk_of(shape),
-        dtype=check_dtype(dtype, str(place)), compressors=None, fill_value=0,
+        dtype=check_written(dtype, str(place)), compressors=None, fill_value=0,
         config={"write_empty_chunks": True},
     )  # fmt: skip
     there = zarr.storage.StorePath(zarr.storage.ObjectStore(objects), place.item)

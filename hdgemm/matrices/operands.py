@@ -16,7 +16,7 @@ from hdgemm.matrices.device_arrays import from_device_array, is_device_array
 from hdgemm.matrices.dlpack import host_view
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
-from hdgemm.matrices.layout import check_dtype, row_pitch
+from hdgemm.matrices.layout import check_read, check_written, row_pitch
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.memmaps import find_mapping
 from hdgemm.matrices.stored import StoredMatrix
@@ -78,7 +78,7 @@ def open_operand(
 def _from_array(x: NDArray[Any], what: str, *, writable: bool) -> tuple[Matrix, bool]:
     if x.ndim != 2:
         raise InputError(f"{what} must be a matrix (2-D), it has shape {x.shape}", shape=x.shape)
-    check_dtype(x.dtype, what)
+    (check_written if writable else check_read)(x.dtype, what)
     if writable:
         _check_writable(x, what)
     plain = x.view(np.ndarray)
@@ -169,7 +169,7 @@ def create(
     shape
         Rows and columns.
     dtype
-        float32, float64, complex64 or complex128.
+        float32, float64, complex64, complex128 or int64.
     order
         ``"C"`` stores rows one after the other, ``"F"`` columns (.npy files; raw files have it
         in their location).

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import FileDraft, real_path, reserve
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.layout import as_dtype, check_read, check_written
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,23 +40,25 @@ def parse_layout(text: str, location: str) -> RawLayout | None:
     if (match := _LAYOUT.fullmatch(text)) is None:
         return None
     try:
-        dtype: np.dtype[Any] = np.dtype(match["dtype"])
+        dtype = as_dtype(match["dtype"])
+    except InputTypeError:
+        raise
     except TypeError as error:
         raise InputError(f"{location} has an unknown dtype {match['dtype']!r}") from error
-    check_dtype(dtype, location)
+    check_read(dtype, location)
     shape = (int(match["rows"]), int(match["cols"]))
     return RawLayout(shape, match["dtype"], match["order"] or "C", int(match["offset"] or 0))
 
 
 def open_raw(path: Path, layout: RawLayout, *, writable: bool = False) -> tuple[FileMatrix, bool]:
     """Open an existing file; return it row-major, and whether it is the file's transpose."""
-    check_dtype(np.dtype(layout.dtype), str(path))
+    check_read(as_dtype(layout.dtype), str(path))
     return _matrix(BlockFile(path, writable=writable), layout), layout.order == "F"
 
 
 def _matrix(file: BlockFile, layout: RawLayout) -> FileMatrix:
     rows, cols = layout.shape[::-1] if layout.order == "F" else layout.shape
-    return FileMatrix(file, (rows, cols), np.dtype(layout.dtype), layout.offset)
+    return FileMatrix(file, (rows, cols), as_dtype(layout.dtype), layout.offset)
 
 
 def create_raw(
@@ -69,8 +69,7 @@ def create_raw(
     `part` is the name it has until it is published, None for any; for `sparse` and errors see
     `reserve`.
     """
-    dtype = np.dtype(layout.dtype)
-    check_dtype(dtype, str(path))
+    dtype = check_written(layout.dtype, str(path))
     path = real_path(path)
     rows, cols = layout.shape
     nbytes = max(1, layout.offset + rows * cols * dtype.itemsize)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.layout import check_read, check_written
 from hdgemm.matrices.location import Location, MatrixSpec, formats, parse_location
 from hdgemm.matrices.rectangles import RectangleMatrix
 
@@ -37,8 +37,19 @@ def open_location(
     """
     place = parse_location(where)
     matrix, flipped = place.kind.open(place, writable=writable)
+    if writable:
+        _check_writable(matrix)
     matrix.opened_from = place, flipped
     return matrix, flipped
+
+
+def _check_writable(matrix: Matrix) -> None:
+    """Refuse elements that hdgemm reads, but does not write."""
+    try:
+        check_written(matrix.dtype, matrix.name)
+    except InputTypeError:
+        matrix.close()
+        raise
 
 
 def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
@@ -60,7 +71,7 @@ def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
         return None
     if len(x.shape) != 2:
         raise InputError(f"{what} must be a matrix (2-D), it has shape {tuple(x.shape)}")
-    check_dtype(_dtype(x, what), what)
+    (check_written if writable else check_read)(_dtype(x, what), what)
     if writable and not hasattr(x, "__setitem__"):
         raise InputError(f"{what} is to be overwritten, but a {type(x).__name__} takes no elements")
     return RectangleMatrix(

@@ -14,7 +14,7 @@ import numpy as np
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.draft import Draft, aside, real_path, require_space
 from hdgemm.matrices.files import read_regular, sync
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.layout import check_written
 from hdgemm.matrices.zarr_replacement import finish_replacements, give_name, remove_draft, settle
 from hdgemm.matrices.zarr_store import open_store
 from hdgemm.matrices.zarrs import from_zarr, load_zarr, make_chunk, open_zarr
@@ -81,7 +81,7 @@ def create_zarr(
     where `root` holds something that is no Zarr group, and on a full disk nothing is left behind.
     """
     zarr = load_zarr()
-    stored = check_dtype(dtype, f"{root}::{item}")
+    stored = check_written(dtype, f"{root}::{item}")
     root = real_path(root)
     finish_replacements(root, item)
     target, parts = root / item, Path(item).parts

@@ -13,7 +13,7 @@ from hdgemm.matrices.chunkfiles import ChunkFiles
 from hdgemm.matrices.draft import aside, reserve
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync, sync_tree
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.layout import check_read
 from hdgemm.matrices.rectangles import RectangleMatrix
 from hdgemm.matrices.zarr_replacement import finish_replacements
 from hdgemm.matrices.zarr_store import is_stored, largest_chunk, local_root, open_store
@@ -60,7 +60,7 @@ def from_zarr(array: Any, name: str, *, writable: bool = False, source: Hashable
     """
     if array.ndim != 2:
         raise InputError(f"{name} must be a matrix (2-D), it has shape {array.shape}")
-    check_dtype(np.dtype(array.dtype), name)
+    check_read(np.dtype(array.dtype), name)
     if writable and array.read_only:
         raise InputError(f"{name} is to be overwritten, but its store is open for reading only")
     root = local_root(array.store)

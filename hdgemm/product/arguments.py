@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from hdgemm.dtypes import WHOLE
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices.conversion import computed_in, is_whole
+from hdgemm.matrices.layout import check_dtype
 
 
 def check_shapes(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int, int]:
@@ -31,8 +34,48 @@ def check_shape(found: tuple[int, ...], expected: tuple[int, ...], what: str) ->
 
 
 def result_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the operands' dtype by NumPy's promotion, in native byte order."""
-    return np.result_type(*dtypes).newbyteorder("=")
+    """Return the dtype of the arithmetic by NumPy's promotion, in native byte order.
+
+    float16 and bfloat16 are computed in float32; operands that are all integers, in float64.
+    """
+    if all(map(is_whole, dtypes)):
+        return np.dtype(np.float64)
+    return np.result_type(*(x if is_whole(x) else computed_in(x) for x in dtypes)).newbyteorder("=")
+
+
+def stored_dtype(
+    operands: tuple[np.dtype[Any], ...], wanted: Any = None, *, whole: bool = True
+) -> np.dtype[Any]:
+    """Return the dtype of a new C: int64 for products of integers, else that of the arithmetic.
+
+    Parameters
+    ----------
+    operands
+        The operands' dtypes.
+    wanted
+        The caller's `dtype`; None for the default.
+    whole
+        Whether a product of integers is int64.
+
+    Raises
+    ------
+    InputTypeError
+        For a dtype that hdgemm does not compute in, and one that cannot hold the product.
+    """
+    computed = result_dtype(*operands)
+    integers = all(map(is_whole, operands))
+    if wanted is None:
+        return np.dtype(WHOLE) if integers and whole else computed
+    dtype = check_dtype(wanted, "the product", (WHOLE,)).newbyteorder("=")
+    if dtype.name == WHOLE:
+        if not integers or not whole:
+            raise InputTypeError(
+                "dtype='int64' is for products A·B of integers: leave it out, or pass "
+                f"dtype={computed.name!r}"
+            )
+    elif not np.can_cast(computed, dtype, "same_kind"):
+        raise InputTypeError(f"the product is {computed}, which dtype={dtype.name!r} cannot hold")
+    return dtype
 
 
 def check_out_dtype(found: np.dtype[Any], computed: np.dtype[Any]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.base import Transposed
+from hdgemm.matrices.conversion import ExactProduct, WholeNumbers
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.location import Location, parse_location
@@ -23,6 +24,7 @@ from hdgemm.product.arguments import (
     check_shape,
     check_shapes,
     result_dtype,
+    stored_dtype,
     trans_flags,
 )
 from hdgemm.product.target import (
@@ -58,6 +60,8 @@ class Product:
         Rounded to `dtype`, as BLAS would see them.
     dtype
         Type of the arithmetic, in native byte order; C may be stored in another.
+    c_dtype
+        Type of a new C; int64 for an exact product of integers.
     target
         `out` as the caller gave it: an array, a stored matrix or a location.
     """
@@ -69,6 +73,7 @@ class Product:
     alpha: complex
     beta: complex
     dtype: np.dtype[Any]
+    c_dtype: np.dtype[Any]
     target: Any = None
 
     @classmethod
@@ -83,8 +88,13 @@ class Product:
         trans_a: int = False,
         trans_b: int = False,
         out: Any = None,
+        dtype: Any = None,
+        whole: bool = False,
     ) -> Product:
         """Open and check the arguments of `hdgemm.dgemm`; nothing is read or written.
+
+        `dtype` is that of C, None for the default: int64 for a `whole` product of integers that is
+        neither scaled nor added to C.
 
         Raises
         ------
@@ -103,15 +113,22 @@ class Product:
         if place is None and out is not None:
             check_location(parse_location(out), a, b)
         target = parse_location(out) if place is None and out is not None else None
-        product = check_product(alpha, left, right, beta, old, place or file_of(target))
+        product = check_product(
+            alpha, left, right, beta, old, place or file_of(target), dtype, whole=whole
+        )
         if place is not None and old is not None and same_elements(place, old):
             old = place
         if out is None:
-            out = np.empty((product.m, product.n), product.dtype)
+            out = np.empty((product.m, product.n), product.c_dtype)
             place = open_operand(out, what="out", writable=True)
+        a_matrix, b_matrix = left.matrix, right.matrix
+        if product.c_dtype.kind == "i":
+            a_matrix, b_matrix = ExactProduct.watch(product.k, left, right)
         # An absolute location: the caller may change the working directory during the run.
         return replace(
             product,
+            a=replace(left, matrix=a_matrix),
+            b=replace(right, matrix=b_matrix),
             c=place,
             old=old if product.beta != 0 else None,
             target=out if target is None else target,
@@ -165,6 +182,12 @@ class Product:
         return self.c
 
     @property
+    def storing(self) -> Operand:
+        """The opened C as tiles in `dtype` are stored in it."""
+        c = self.destination
+        return replace(c, matrix=WholeNumbers(c.matrix)) if c.matrix.dtype.kind == "i" else c
+
+    @property
     def folder(self) -> pathlib.Path | None:
         """Folder of its files, C's first; None when all operands are in memory."""
         operands = (self.c, self.a, self.b)
@@ -200,7 +223,7 @@ class Product:
 
     def problem(self, device: DeviceSpec) -> Problem:
         """Describe it to the planner; C is row-major, or a file that will be."""
-        c = OperandSpec(False, "file", "staged", self.dtype.itemsize)
+        c = OperandSpec(False, "file", "staged", self.c_dtype.itemsize)
         if self.c is not None:
             in_place = self.old is None or self.old.matrix is self.c.matrix
             c = self._spec(self.c, device, in_place=in_place)
@@ -239,7 +262,7 @@ class Product:
 
     def operands(self) -> Operands:
         """Return the matrices as the pipeline takes them; C must be row-major."""
-        c = self.destination
+        c = self.storing
         old = self.old or c
         return Operands(
             self.a.matrix,
@@ -266,6 +289,9 @@ def check_product(
     beta: Any = 0.0,
     c: Operand | None = None,
     out: Operand | pathlib.Path | None = None,
+    wanted: Any = None,
+    *,
+    whole: bool = False,
 ) -> Product:
     """Check a whole call by BLAS's rules; nothing is read and nothing is written. Errors as
     `Product.of`.
@@ -273,10 +299,13 @@ def check_product(
     alpha and beta are numbers or 0-d arrays, a and b op(A), m×k, and op(B), k×n. `c` is the old C,
     m×n; None stands for zeros, as in SciPy, so that beta is then 0. `out` is the matrix that C is
     written into: `c` itself, another one, a path that is created or replaced, or None for a new
-    array.
+    array. `wanted` and `whole` are `dtype` and `whole` of `Product.of`.
     """
     m, n, _ = check_shapes(a.shape, b.shape)
-    dtype = result_dtype(*(x.matrix.dtype for x in (a, b, c) if x is not None))
+    stored = tuple(x.matrix.dtype for x in (a, b, c) if x is not None)
+    whole = whole and c is None and not isinstance(alpha, complex) and alpha == 1
+    c_dtype = stored_dtype(stored, wanted, whole=whole)
+    dtype = result_dtype(*stored) if wanted is None or c_dtype.kind == "i" else c_dtype
     if m * n * dtype.itemsize >= _MOST_BYTES:  # with k = 0, A and B may have none
         raise InputError(
             f"C of {m}×{n} {dtype.name} has {m * n * dtype.itemsize} bytes; it must have fewer "
@@ -291,6 +320,7 @@ def check_product(
         alpha=as_scalar(alpha, dtype, "alpha"),
         beta=0.0 if c is None else as_scalar(beta, dtype, "beta"),
         dtype=dtype,
+        c_dtype=c_dtype,
     )
     if c is not None:
         check_shape(c.shape, (m, n), "c")
@@ -306,7 +336,7 @@ def _check_out(out: Operand | pathlib.Path, product: Product) -> None:
         place = out
     else:
         check_shape(out.shape, product.shape, "out")
-        check_out_dtype(out.matrix.dtype, product.dtype)
+        check_out_dtype(out.matrix.dtype, product.c_dtype)
         place = out.matrix
     for operand, what in ((product.a, "a"), (product.b, "b")):
         if overlaps(place, operand.matrix):

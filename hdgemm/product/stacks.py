@@ -9,10 +9,10 @@ import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.device_arrays import is_device_array
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.layout import check_read
 from hdgemm.matrices.stores import is_stored
 from hdgemm.product.aliasing import arrays_overlap
-from hdgemm.product.arguments import check_out_dtype, check_shape, result_dtype
+from hdgemm.product.arguments import check_out_dtype, check_shape, stored_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,14 +81,14 @@ def _refuse_overlap(out: Any, a: Any, b: Any) -> None:
             )
 
 
-def matmul_stacked(a: Any, b: Any, out: Any, product2d: Product2D) -> Any:
+def matmul_stacked(a: Any, b: Any, out: Any, product2d: Product2D, dtype: Any = None) -> Any:
     """Multiply as numpy.matmul does: vectors, matrices, and stacks of matrices that broadcast.
 
     a and b are arrays of one dimension or more (anything that `numpy.asarray` takes), stored
     matrices, HDF5 datasets, Zarr arrays, or paths of matrices; `out` is None, an array of the
     result's shape, or, for a product of two matrices, a path. `product2d` is called once for each
-    two matrices. C has the shape (..., m, n), less the axis of an operand that is a vector; two
-    vectors give a scalar.
+    two matrices; `dtype` is that of a new C. C has the shape (..., m, n), less the axis of an
+    operand that is a vector; two vectors give a scalar.
 
     Raises `InputError` for scalars, shapes that do not fit or broadcast, and paths where only
     arrays can be, `InputTypeError` for dtypes that cannot be multiplied.
@@ -113,7 +113,7 @@ def matmul_stacked(a: Any, b: Any, out: Any, product2d: Product2D) -> Any:
         wide = None if out is None else _widened(out, rows=rows, columns=columns)
         result = product2d(matrix_a, matrix_b, wide)
     else:
-        result = _stack(matrix_a, matrix_b, out, (rows, columns), product2d)
+        result = _stack(matrix_a, matrix_b, out, (rows, columns), product2d, dtype)
     if out is not None:
         return out
     dropped = tuple(axis for axis, drop in ((-2, rows), (-1, columns)) if drop)
@@ -122,7 +122,12 @@ def matmul_stacked(a: Any, b: Any, out: Any, product2d: Product2D) -> Any:
 
 
 def _stack(
-    a: NDArray[Any], b: NDArray[Any], out: Any, vector: tuple[bool, bool], product2d: Product2D
+    a: NDArray[Any],
+    b: NDArray[Any],
+    out: Any,
+    vector: tuple[bool, bool],
+    product2d: Product2D,
+    dtype: Any,
 ) -> Any:
     if _is_path(a) or _is_path(b):
         raise InputError(
@@ -131,7 +136,7 @@ def _stack(
         )
     rows, columns = vector
     shape = _stack_shape(a.shape, b.shape)
-    computed = result_dtype(a.dtype, b.dtype)
+    computed = stored_dtype((a.dtype, b.dtype), dtype)
     if out is None:
         result = np.empty(shape, computed)
     else:
@@ -193,7 +198,7 @@ def _operand(x: Any, what: str) -> Any:
         raise InputError(
             f"{what} is a scalar; matmul takes vectors, matrices and stacks: use * for a scalar"
         )
-    check_dtype(np.dtype(array.dtype), what)
+    check_read(np.dtype(array.dtype), what)
     return array
 
 

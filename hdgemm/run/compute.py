@@ -62,7 +62,7 @@ def compute(
         if product.c is not None:
             check_whole(product.c)
             return run(product)
-        with create_matrix(product.target, product.shape, product.dtype) as draft:
+        with create_matrix(product.target, product.shape, product.c_dtype) as draft:
             report = run(product.stored_in(draft.operand))
             draft.publish()
         return report

@@ -261,7 +261,7 @@ class _Run:
 def _scale(product: Product, watch: Watch) -> Report:
     """Compute C := beta·C, where alpha or an extent is zero and no plan is needed."""
     start = time.perf_counter()
-    run_scaling(product.beta, product.old, product.destination, product.dtype, cancel=watch.cancel)
+    run_scaling(product.beta, product.old, product.storing, product.dtype, cancel=watch.cancel)
     seconds = time.perf_counter() - start
     host = DeviceSpec()
     none = (NO_SLOTS,) * 5

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError
+from hdgemm.matrices.conversion import computed_in
 from hdgemm.options import whole_number
 from hdgemm.pipeline.abft.bounds import hoeffding
 from hdgemm.product.arguments import check_shape
@@ -137,7 +138,7 @@ class Check:
         if old is not None:
             free |= old.bad_rows
         with np.errstate(all="ignore"):
-            free |= ~(self._magnitude(ab, old) <= np.finfo(self._c.matrix.dtype).max / 4)
+            free |= ~(self._magnitude(ab, old) <= self._stored.max / 4)
             placement = Placement(must_rows, must_cols, free)
             c = self._project(self._c, x, placement=placement)
             # The remembered C₀·x belongs to the signs before some of them became 0.
@@ -196,7 +197,7 @@ class Check:
     def _rounding(self, magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the bound of a correct C·x, exceeded with probability `FALSE_ALARM` at most."""
         p = self._product
-        computed, stored = np.finfo(p.dtype), np.finfo(self._c.matrix.dtype)
+        computed, stored = np.finfo(p.dtype), self._stored
         terms = self._growth * (p.k + 3)
         unit = terms * float(computed.eps) / 2
         if stored.eps > computed.eps:
@@ -219,6 +220,11 @@ class Check:
             size += (old.additions + 2) * abs(p.beta) * old.sizes
         unit = self._growth * float(np.finfo(np.float64).eps) / 2
         return 1.001 * unit * math.sqrt(p.n) * size
+
+    @property
+    def _stored(self) -> np.finfo[Any]:
+        """Limits of C's elements; integers of an exact product are exact in float64."""
+        return np.finfo(computed_in(self._c.matrix.dtype))
 
     @property
     def _growth(self) -> float:

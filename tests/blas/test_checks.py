@@ -73,7 +73,7 @@ class TestShapes:
 
 class TestTypes:
     @both
-    @pytest.mark.parametrize("dtype", ["int64", "uint8", "bool", "object", "float16", "longdouble"])
+    @pytest.mark.parametrize("dtype", ["uint64", "object", "longdouble"])
     def test_operands(self, options, a, b, dtype):
         wrong = np.ones(a.shape, dtype)
         for call in (

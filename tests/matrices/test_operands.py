@@ -181,11 +181,8 @@ def test_a_memmap_whose_file_was_replaced_stays_itself(tmp_path):
 @pytest.mark.parametrize(
     ("x", "words"),
     [
-        (np.ones((2, 2), np.int64), "astype"),
-        (np.ones((2, 2), np.uint8), "astype"),
-        (np.ones((2, 2), bool), "astype"),
+        (np.ones((2, 2), np.uint64), "astype"),
         (np.ones((2, 2), object), "astype"),
-        (np.ones((2, 2), np.float16), "float32"),
         (np.ones((2, 2), np.longdouble), "float64"),
         (np.ones((2, 2), np.clongdouble), "complex128"),
         (np.ones((2, 2), "U3"), "numbers"),

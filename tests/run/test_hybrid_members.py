@@ -20,7 +20,7 @@ N = 4096
 def product():
     # Pages that are never touched take no memory.
     a, b, c = (Operand(ArrayMatrix(np.empty((N, N)))) for _ in range(3))
-    return Product(a, b, c, None, 1.0, 0.0, np.dtype("float64"))
+    return Product(a, b, c, None, 1.0, 0.0, *[np.dtype("float64")] * 2)
 
 
 def seats(product, *memory, monkeypatch, tmp_path, **options):

@@ -15,7 +15,7 @@ def product(a, b, c, *, beta=0.0, conj=False):
     old = Operand(ArrayMatrix(c)) if beta else None
     left = Operand(ArrayMatrix(a), conj=conj)
     right, out = Operand(ArrayMatrix(b)), Operand(ArrayMatrix(c))
-    return Product(left, right, out, old, 1.0, beta, np.dtype(c.dtype))
+    return Product(left, right, out, old, 1.0, beta, np.dtype(c.dtype), np.dtype(c.dtype))
 
 
 def arrays(n=64, dtype="float64"):
