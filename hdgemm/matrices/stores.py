@@ -61,6 +61,8 @@ def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
     for each in formats():
         if (matrix := each.take(x, what, writable=writable)) is not None:
             matrix.opened_from = x, False
+            if writable:
+                _check_writable(matrix)
             return matrix
     if _is_sparse(x):
         raise InputTypeError(
