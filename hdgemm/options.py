@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Self
 
 from hdgemm.errors import InputError
+from hdgemm.tables import Table
+from hdgemm.units import format_size
 
 STRATEGIES: Final = ("initial", "double-buffering", "data-reuse", "data-placement", "hybrid")
 _UNITS: Final = {
@@ -24,6 +26,8 @@ _UNITS: Final = {
     "GI": 2**30,
     "TI": 2**40,
 }
+#: Texts of fewer bytes without a unit are taken for a number of other units.
+_LEAST_PLAIN: Final = 1 << 20
 #: Sizes from here on stand for "no limit" in plans.
 _MOST_BYTES: Final = 1 << 62
 
@@ -132,7 +136,8 @@ class Options:
     Parameters
     ----------
     devices
-        ``"auto"``, one name (``"host"``, ``"opencl:0"``, ``"cuda:0"``) or several.
+        ``"auto"``, one name (``"host"``, ``"opencl:0"``, ``"cuda:0"``) or several; ``"gpu"`` names
+        all accelerators, by CUDA where it finds any, else by OpenCL.
     host_memory
         Bytes of anonymous and shared pages that a run may add to its process: tiles, staging,
         buffers, planning (`docs/reference/limits.md`); or a text such as ``"1.5GB"``. None: a part
@@ -169,7 +174,7 @@ class Options:
         for name in ("host_memory", "device_memory"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, parse_size(value, name))
+                object.__setattr__(self, name, _memory(value, name))
         if self.strategy not in STRATEGIES:
             raise InputError(
                 f"unknown strategy {self.strategy!r}; it must be one of {', '.join(STRATEGIES)}"
@@ -181,6 +186,14 @@ class Options:
         if self.tile is not None:
             object.__setattr__(self, "tile", _tile(self.tile))
         _check_split(self.split)
+
+    def _repr_html_(self) -> str:
+        """Return the fields as a table, for a notebook."""
+        shown = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name in ("host_memory", "device_memory"):
+            shown[name] = shown[name] and format_size(shown[name])
+        rows = [(name, "default" if value is None else str(value)) for name, value in shown.items()]
+        return Table(("option", "value"), rows, "Options", text=True).html()
 
     @property
     def checks_product(self) -> bool:
@@ -201,6 +214,17 @@ class Options:
     def device_bytes(self) -> int | None:
         """`device_memory` in bytes, once parsed."""
         return self.device_memory if isinstance(self.device_memory, int) else None
+
+
+def _memory(value: float | str, name: str) -> int:
+    """Return a limit in bytes; a text such as "60" must say its unit."""
+    nbytes = parse_size(value, name)
+    if isinstance(value, str) and nbytes < _LEAST_PLAIN and re.fullmatch(r"[\d.\s]+", value):
+        number = value.strip()
+        raise InputError(
+            f"{name} is {number!r}, which are bytes: write the unit, '{number}MB' or '{number}GB'"
+        )
+    return nbytes
 
 
 def _is_number(value: Any) -> bool:

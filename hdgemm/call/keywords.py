@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypedDict, TypeVar
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, InputTypeError
+from hdgemm.options import BUILT_IN
 from hdgemm.progress import Watch
 from hdgemm.progress_view import shows_progress
 
@@ -181,9 +182,7 @@ def public_call(kind: type) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         @wraps(function)
         def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
             if unknown := keywords.keys() - known:
-                raise TypeError(
-                    f"{function.__name__}() got an unexpected keyword argument {min(unknown)!r}"
-                )
+                raise _unexpected(function.__name__, min(unknown), keywords[min(unknown)])
             return viewed(*args, **keywords)
 
         given = inspect.signature(function)
@@ -201,6 +200,16 @@ def public_call(kind: type) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         return call
 
     return decorate
+
+
+def _unexpected(function: str, name: str, value: Any) -> TypeError:
+    """Return the error of a keyword that a call does not have."""
+    if name in BUILT_IN:
+        return InputTypeError(
+            f"{name} is no keyword of {function}, but an option: write "
+            f"options=hdgemm.Options({name}={value!r})"
+        )
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}")
 
 
 def _annotation(annotation: Any) -> Any:

@@ -15,6 +15,7 @@ from hdgemm.matrices.read_ahead import BLOCK_BYTES, STREAM_BUFFERS, ReadAhead
 from hdgemm.matrices.strided import Strided
 from hdgemm.matrices.transfer import aligned_bytes
 from hdgemm.options import Options, parse_size
+from hdgemm.tables import Table
 from hdgemm.units import format_size
 
 if TYPE_CHECKING:
@@ -301,6 +302,19 @@ class StoredMatrix(ArrayProtocols):
             f"<StoredMatrix {place}{matrix.name!r}: {rows}×{cols} {self.dtype}, "
             f"order {self.order}, mode {mode}>"
         )
+
+    def _repr_html_(self) -> str:
+        """Return a table of facts, for a notebook."""
+        chunks = "×".join(map(str, self.chunks)) if self.chunks else "none"
+        rows = [
+            ("shape", "×".join(map(str, self.shape))),
+            ("dtype", str(self.dtype)),
+            ("bytes", format_size(self.nbytes)),
+            ("order", self.order),
+            ("chunks", chunks),
+            ("mode", "closed" if self.closed else "r+" if self.writable else "r"),
+        ]
+        return Table(("stored matrix", self._operand.matrix.name), rows, text=True).html()
 
     def _view(self, matrix: Matrix, *, trans: bool) -> StoredMatrix:
         return StoredMatrix(Operand(matrix, trans), writable=self.writable, parent=self)

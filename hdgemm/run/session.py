@@ -22,6 +22,7 @@ from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.slot_cache import SlotCache
 from hdgemm.pipeline.sync import RUNNING, Worker
 from hdgemm.progress import CalibrationMeter, Watch
+from hdgemm.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,6 +86,13 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _repr_html_(self) -> str:
+        """Return the opened devices and the options as tables, for a notebook."""
+        devices = [(key.name, device.spec.name) for key, device in self._devices.items()]
+        state = "closed" if self._closed else "open"
+        opened = Table(("device", "opened as"), devices, f"Session, {state}", text=True)
+        return opened.html() + self.options._repr_html_()
 
     def close(self) -> None:
         """Free all slots and close all devices; further calls are refused."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.tables import Table
+
 if TYPE_CHECKING:
     from hdgemm.verify.freivalds import Check
 
@@ -59,6 +61,12 @@ class Verification:
             for name, value in asdict(self).items()
         }
         return {**values, "failing_rows": list(self.failing_rows), "summary": str(self)}
+
+    def _repr_html_(self) -> str:
+        """Return the fields as a table, for a notebook."""
+        title = "the product is right" if self.passed else "the product is wrong"
+        rows = [(name, str(value)) for name, value in asdict(self).items()]
+        return Table(("verification", title), rows, text=True).html()
 
     def __str__(self) -> str:
         found = f"worst deviation {self.worst:.2g} of its bound"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from hdgemm.errors import DeviceUnavailableError
 from hdgemm.machine.limits import available_bytes, cores
+from hdgemm.tables import Table
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import Device
@@ -41,7 +43,26 @@ class DeviceInfo:
     accelerator: bool = False
 
 
-def list_devices() -> list[DeviceInfo]:
+class DeviceList(list[DeviceInfo]):
+    """Devices; in a notebook, a table."""
+
+    def _repr_html_(self) -> str:
+        """Return a row for each device."""
+        rows = [
+            (
+                info.name,
+                info.description,
+                format_size(info.memory_bytes) if info.memory_bytes else "",
+                "yes" if info.usable else "no",
+                info.note,
+            )
+            for info in self
+        ]
+        heads = ("device", "description", "memory", "usable", "note")
+        return Table(heads, rows, text=True).html()
+
+
+def list_devices() -> DeviceList:
     """Return every device of this machine, the host first.
 
     Asks the drivers, and allocates no memory on devices.
@@ -49,7 +70,7 @@ def list_devices() -> list[DeviceInfo]:
     from hdgemm.pipeline.devices import cuda, opencl
 
     host = DeviceInfo("host", f"{cores()} cores, its BLAS", available_bytes())
-    return [host, *cuda.list_devices(), *opencl.list_devices()]
+    return DeviceList([host, *cuda.list_devices(), *opencl.list_devices()])
 
 
 def first_accelerator() -> str | None:
@@ -63,6 +84,23 @@ def first_accelerator() -> str | None:
     if opencl.may_find_accelerators():
         listed += opencl.list_devices()
     return next((info.name for info in listed if info.usable and info.accelerator), None)
+
+
+def _accelerators() -> tuple[str, ...]:
+    """Return the usable accelerators of CUDA, else those of OpenCL: both may list the same GPU."""
+    from hdgemm.pipeline.devices import cuda, opencl
+
+    listed: list[DeviceInfo] = []
+    for library in (cuda, opencl):
+        listed += library.list_devices()
+        found = tuple(info.name for info in listed if info.usable and info.accelerator)
+        if found:
+            return found
+    reasons = "; ".join(f"{info.name}: {info.note}" for info in listed if info.note)
+    raise DeviceUnavailableError(
+        f"devices='gpu' found no accelerator ({reasons or 'no driver'}); `hdgemm devices` lists "
+        "all devices"
+    )
 
 
 def open_device(
@@ -94,7 +132,16 @@ def open_device(
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """Return the names of a device's parts: ``"opencl:0/2"`` stands for two halves."""
+    """Return the names that a name stands for: ``"opencl:0/2"`` two halves of a device, ``"gpu"``
+    all accelerators.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        For ``"gpu"`` without an accelerator that can be used.
+    """
+    if name == "gpu":
+        return _accelerators()
     match = re.fullmatch(r"opencl:\d{1,4}/(\d{1,4})", name)
     count = int(match[1]) if match else 0
     return tuple(f"{name}:{part}" for part in range(count)) or (name,)
