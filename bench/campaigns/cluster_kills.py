@@ -24,6 +24,7 @@ import numpy as np
 from bench.campaigns.tally import Tally, add_save
 from hdgemm.durable.audit import audit
 from hdgemm.durable.journal import read_journal
+from hdgemm.durable.pieces import Entry
 from hdgemm.matrices.random import random_matrix
 from hdgemm.verify import verify
 
@@ -101,8 +102,7 @@ def check(folder: Path, tally: Tally) -> None:
     tally.check(found is not None and found.passed, f"C and its journal differ: {found}")
     times = np.zeros((M, N), np.int64)
     for record in read_journal(journal)[0]:
-        if "done" in record:
-            row, col, rows, cols, _ = record["done"]
+        for row, col, rows, cols in Entry.of(record).pieces if "done" in record else ():
             times[row : row + rows, col : col + cols] += 1
     tally.check((times == 1).all(), f"elements recorded {times.min()} to {times.max()} times")
     tally.counts["products"] += 1

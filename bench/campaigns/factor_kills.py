@@ -26,8 +26,7 @@ import numpy as np
 from bench.campaigns.run_kills import kill_often
 from bench.campaigns.tally import Tally, add_save
 from hdgemm import linalg
-from hdgemm.durable.journal import read_journal
-from hdgemm.linalg.slab_journal import EarlierRun
+from hdgemm.durable.earlier_run import EarlierRun
 from hdgemm.options import Options
 
 if TYPE_CHECKING:
@@ -83,10 +82,8 @@ class FactorSubject:
 
     def recorded(self) -> int:
         """Slabs that the journal has of the first pass."""
-        path = self.out.with_name(f".{self.out.name}.hdgemm-journal")
-        records = read_journal(path)[0] if path.exists() else []
-        earlier = EarlierRun.read(path, records)
-        return 0 if earlier is None else len(earlier.passes[0])
+        earlier = EarlierRun.at(self.out.with_name(f".{self.out.name}.hdgemm-journal"))
+        return 0 if earlier is None else len(earlier.pieces.entries())
 
     def sha(self) -> str:
         """SHA-256 of the factors, and of the pivots or tau beside them."""

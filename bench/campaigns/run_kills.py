@@ -27,11 +27,11 @@ import numpy as np
 
 from bench.campaigns.tally import Tally, add_save
 from hdgemm.blas.products import multiply
-from hdgemm.durable.journal import read_journal
-from hdgemm.durable.pieces import slabs_of, units_done
-from hdgemm.durable.previous_run import Earlier
+from hdgemm.durable.earlier_run import EarlierRun
 from hdgemm.matrices.random import random_matrix
 from hdgemm.options import Options
+from hdgemm.pipeline.plan import from_json
+from hdgemm.run.checkpoint import tiles_of, units_done
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,11 +75,11 @@ class Subject:
 
     def recorded(self) -> int:
         """Tiles that the journal has whole."""
-        path = self.folder / ".C.npy.hdgemm-journal"
-        earlier = Earlier.read(path, read_journal(path)[0] if path.exists() else [])
+        earlier = EarlierRun.at(self.folder / ".C.npy.hdgemm-journal")
         if earlier is None:
             return 0
-        return len(units_done(slabs_of(earlier.device_plan), earlier.done))
+        tiles = tiles_of(from_json(earlier.plan["first"]))
+        return len(units_done(tiles, earlier.pieces.standing()))
 
     def sha(self) -> str:
         """SHA-256 of C's file."""

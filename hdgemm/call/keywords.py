@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from hdgemm.durable.run import Checkpointing
+    from hdgemm.durable.place import Checkpointing
     from hdgemm.matrices.location import Location
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.cluster.references import Reference, StoreReference
 from hdgemm.durable.checkpoint import Checkpoint
-from hdgemm.durable.destination import Destination
 from hdgemm.durable.identity import Identity
 from hdgemm.durable.pieces import damaged, overlap
+from hdgemm.durable.place import ResultPlace
 from hdgemm.errors import InputError
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.stores import create_matrix
-from hdgemm.report import Resumption
+from hdgemm.run.checkpoint import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hdgemm.cluster.receipts import Receipt
-    from hdgemm.durable.run import Checkpointing
+    from hdgemm.durable.place import Checkpointing
     from hdgemm.matrices.base import Operand
     from hdgemm.matrices.draft import Draft
     from hdgemm.matrices.location import Location
@@ -42,33 +43,35 @@ class ClusterCheckpoint(Checkpoint):
     ----------
     triangle
         ``"lower"`` or ``"upper"`` where one triangle of C is computed; else None.
+    resumed
+        Another client began the run, or may have begun the one that is forgotten.
     """
 
     def __init__(
         self,
         identity: Identity,
-        destination: Destination,
-        journal: Path,
+        place: ResultPlace,
+        checkpoint: Checkpointing,
         *,
         restart: bool = False,
         triangle: str | None = None,
     ) -> None:
+        if checkpoint is False:
+            raise InputError("a run on a cluster always keeps a journal: leave checkpoint out")
         self.triangle = triangle
-        self._restarted = restart
-        super().__init__(identity, destination, journal, restart=restart)
+        super().__init__(identity, place, checkpoint, restart=restart)
+        self.resumed = restart or self.earlier is not None
+        self._kept = self._parts = len(self.pieces.standing())
 
     def begin_blocks(self) -> list[Rect]:
         """Prepare the journal; return the pieces of C that an earlier run has finished."""
-        self._start(())
-        self._note_undone(self.changed)
-        self._kept = self._tiles = len(self._done)
-        return sorted(self._done)
+        self._begin(None)
+        return sorted(self.pieces.standing())
 
-    def record(self, receipts: Sequence[Receipt]) -> None:
+    def record_blocks(self, receipts: Sequence[Receipt]) -> None:
         """Append receipts to the journal; return when they are durable."""
-        self._journal.append([record for receipt in receipts for record in receipt.records()])
-        self._done |= {rect: crc for receipt in receipts for rect, crc in receipt.pieces}
-        self._tiles += sum(len(receipt.pieces) for receipt in receipts)
+        self.record([receipt.entry() for receipt in receipts])
+        self._parts += sum(len(receipt.pieces) for receipt in receipts)
 
     def take_damaged(self, blocks: Sequence[Rect]) -> list[Rect]:
         """Read the pieces in these blocks again; return those that have changed since they were
@@ -76,72 +79,37 @@ class ClusterCheckpoint(Checkpoint):
         """
         pieces = {
             rect: crc
-            for rect, crc in self._done.items()
+            for rect, crc in self.pieces.standing().items()
             if any(overlap(rect, block) for block in blocks)
         }
         with ExitStack() as stack:
             # Opened anew: NFS then shows all that other machines have stored.
-            found = damaged(self.reference(self.c).open(stack).matrix, pieces)
-        self.undo(found)
+            found = damaged(self.reference(self.output).open(stack).matrix, pieces)
+        self.forget(found)
         return found
 
-    def undo(self, pieces: Sequence[Rect]) -> None:
-        """Note that pieces must be computed again: their checksums no longer hold."""
-        self._note_undone(pieces)
-        for rect in pieces:
-            del self._done[rect]
-        self._tiles -= len(pieces)
-        self._kept = min(self._kept, self._tiles)
-
-    def _note_undone(self, pieces: Sequence[Rect]) -> None:
-        self._journal.append([{"undone": [list(rect) for rect in pieces]}] if pieces else [])
-
-    @property
-    def changed(self) -> list[Rect]:
-        """Pieces that an earlier run had finished and that have changed since."""
-        return (
-            [] if self._earlier is None else sorted(self._earlier.done.keys() - self._done.keys())
-        )
-
-    @property
-    def resumption(self) -> Resumption:
-        """How much of an earlier run this run found finished."""
-        if self._earlier is None or self._earlier.finished is None:
-            return super().resumption
-        pieces = len(self._earlier.done)
-        return Resumption(str(self.path), pieces, pieces, finished=True)
-
-    @property
-    def run(self) -> str:
-        """The run's name, in the journal's first record."""
-        return str(self._journal.records[0]["begin"]["run"])
+    def forget(self, pieces: Sequence[Rect]) -> None:
+        """Note that pieces must be computed again: they have changed, or depend on changed ones."""
+        self.undo(pieces)
+        self._parts -= len(pieces)
+        self._kept = min(self._kept, self._parts)
 
     @property
     def stored_lower(self) -> bool | None:
         """The triangle that is computed, in C as it is stored, row-major; None for all of C."""
         if self.triangle is None:
             return None
-        return (self.triangle == "lower") != self.c.trans
+        return (self.triangle == "lower") != self.output.trans
 
     def reference(self, c: Operand) -> Reference:
         """Refer to C, or to its transpose; it may be an array that readers do not find yet."""
-        where = self._destination.where
-        if not where.url or self._destination.in_place is not None:
+        where = self.place.where
+        if not where.url or self.place.in_place is not None:
             return Reference.of(c, "out")
         return Reference(StoreReference(where, (0, 0), c.matrix.shape, c.matrix.dtype.str), c.trans)
 
-    @property
-    def resumed(self) -> bool:
-        """Whether another client began the run, or may have begun the one that is forgotten."""
-        return self._earlier is not None or self._restarted
 
-    @property
-    def path(self) -> Path:
-        """The journal's path."""
-        return self._journal.path
-
-
-class ObjectDestination(Destination):
+class ObjectPlace(ResultPlace):
     """A new array in an object store: its chunks in their places, its metadata written last.
 
     A chunk that the store has taken is durable. The journal lies in the client's working directory.
@@ -161,9 +129,9 @@ class ObjectDestination(Destination):
         """Return its own name: nothing is written aside."""
         return self.path
 
-    def create(self, journal: Path, order: str = "C", *, sparse: bool = False) -> Draft[Any]:  # noqa: ARG002
+    def create(self, journal: Path) -> Draft[Any]:
         """Begin the array; it has no metadata yet."""
-        return create_matrix(self.where, self.shape, self.dtype, journal, order)
+        return create_matrix(self.where, self.shape, self.dtype, journal, self.order)
 
     def reopen(self, journal: Path) -> Draft[Any] | None:
         """Go on with the chunks that are there; None where the array was published."""
@@ -187,7 +155,7 @@ class ObjectDestination(Destination):
 
 def open_checkpoint(
     product: Product,
-    journal: Checkpointing,
+    checkpoint: Checkpointing,
     *,
     restart: bool = False,
     triangle: str | None = None,
@@ -196,7 +164,7 @@ def open_checkpoint(
 
     Parameters
     ----------
-    journal
+    checkpoint
         True for a journal beside C, or its path.
     triangle
         ``"lower"`` or ``"upper"`` where one triangle of C is computed; None for all of C.
@@ -213,54 +181,36 @@ def open_checkpoint(
             "its old values would be gone. Give out as a path; it may be the path of c"
         )
     if product.c is not None:
-        destination = Destination.of_existing(product.c, updates=False)
+        place = ResultPlace.of_existing(product.c, updates=False)
     else:
-        destination = _new(product.target, product.shape, product.dtype, product.old)
-    target = destination.target() | ({} if triangle is None else {"triangle": triangle})
-    identity = Identity.of(
-        product.alpha, product.beta, product.dtype.name, product.inputs(), target
-    )
-    return _opened(identity, destination, journal, restart=restart, triangle=triangle)
+        place = _new(product.target, product.shape, product.dtype)
+    identity = identity_of(product, place)
+    if triangle is not None:
+        arguments = {**identity.arguments, "triangle": triangle}
+        identity = replace(identity, routine="syrk", arguments=arguments)
+    return ClusterCheckpoint(identity, place, checkpoint, restart=restart, triangle=triangle)
 
 
 def open_factor(
     a: Operand,
     out: Location,
     dtype: np.dtype[Any],
-    call: Mapping[str, Any],
-    journal: Checkpointing,
+    arguments: Mapping[str, Any],
+    checkpoint: Checkpointing,
     *,
     restart: bool,
 ) -> ClusterCheckpoint:
     """Open the durable run of a Cholesky factorisation, or the one that an earlier client left.
 
-    `call` has the routine and its arguments, as plain values.
+    `arguments` are those that decide the result, as plain values.
     """
-    destination = _new(out, a.shape, dtype, None)
-    identity = Identity.of(
-        1.0, 0.0, dtype.name, {"A": a}, destination.target() | {"routine": dict(call)}
-    )
-    triangle = "lower" if call["lower"] else "upper"
-    return _opened(identity, destination, journal, restart=restart, triangle=triangle)
+    place = _new(out, a.shape, dtype)
+    identity = Identity.of("cluster.cholesky", arguments, {"A": a}, place)
+    triangle = "lower" if arguments["lower"] else "upper"
+    return ClusterCheckpoint(identity, place, checkpoint, restart=restart, triangle=triangle)
 
 
-def _new(
-    where: Location, shape: tuple[int, int], dtype: np.dtype[Any], old: Operand | None
-) -> Destination:
+def _new(where: Location, shape: tuple[int, int], dtype: np.dtype[Any]) -> ResultPlace:
     if where.url:
-        return ObjectDestination(where, shape, dtype)
-    return Destination.aside(where, shape, dtype, old)
-
-
-def _opened(
-    identity: Identity,
-    destination: Destination,
-    journal: Checkpointing,
-    *,
-    restart: bool,
-    triangle: str | None,
-) -> ClusterCheckpoint:
-    if journal is False:
-        raise InputError("a run on a cluster always keeps a journal: leave checkpoint out")
-    path = destination.journal_at(journal)
-    return ClusterCheckpoint(identity, destination, path, restart=restart, triangle=triangle)
+        return ObjectPlace(where, shape, dtype)
+    return ResultPlace.aside(where, shape, dtype)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hdgemm.cluster.checkpoint import ClusterCheckpoint
-    from hdgemm.durable.run import Checkpointing
+    from hdgemm.durable.place import Checkpointing
     from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
@@ -114,18 +114,18 @@ def cholesky(
     dtype = matrix.matrix.dtype.newbyteorder("=")
     if not matrix.shape[0] or dtype.kind not in "fc":
         raise InputError(f"a {matrix.shape[0]}×{matrix.shape[0]} {dtype} has no factor")
-    call = {"name": "cholesky", "lower": bool(lower), "tile": options.tile and options.tile[1]}
-    with open_factor(matrix, place, dtype, call, checkpoint, restart=restart) as durable:
+    arguments = {"lower": bool(lower), "tile": options.tile and options.tile[1]}
+    with open_factor(matrix, place, dtype, arguments, checkpoint, restart=restart) as durable:
         n = matrix.shape[0]
         extents = {"m": n, "n": n, "k": n, "dtype": dtype.name}
         if durable.finished:
             return merged_report(extents, None, durable)
-        with unchanged({"A": matrix}, durable.c.matrix):
+        with unchanged({"A": matrix}, durable.output.matrix):
             run = _Run(matrix, lower, durable, client, options, bandwidth)
             coordinator = run.factor(watch, check_finite)
             report = merged_report(extents, coordinator, durable)
             if options.checks_product:
-                report = verify_factor(report, matrix, durable.c, options, watch, lower=lower)
+                report = verify_factor(report, matrix, durable.output, options, watch, lower=lower)
         durable.finish()
         return report
 
@@ -143,18 +143,18 @@ class _Run:
         bandwidth: float | None,
     ) -> None:
         self._a = a if lower else a.transposed()
-        self._factor = durable.c if lower else durable.c.transposed()
+        self._factor = durable.output if lower else durable.output.transposed()
         self._durable, self._client, self._options = durable, client, options
         self._bandwidth = bandwidth
         self._n = a.shape[0]
-        quantum = quantum_of(durable.c.matrix)
+        quantum = quantum_of(durable.output.matrix)
         self._quantum = quantum[::-1] if self._factor.trans else quantum
 
     def factor(self, watch: Watch, check_finite: bool) -> Coordinator:
         """Compute all blocks that are left."""
         durable = self._durable
         done = self._done()
-        dtype = durable.c.matrix.dtype.newbyteorder("=")
+        dtype = durable.output.matrix.dtype.newbyteorder("=")
         job = self._job(dtype, check_finite)
         total, before = self._n**3 / 3, 0.0
         with Coordinator(
@@ -162,7 +162,7 @@ class _Run:
             job,
             durable,
             watch,
-            ProgressOf(watch, durable.c.matrix.shape),
+            ProgressOf(watch, durable.output.matrix.shape),
             itemsize=_BLOCKS_IN_MEMORY * dtype.itemsize,
             bandwidth=self._bandwidth,
         ) as coordinator:
@@ -186,8 +186,8 @@ class _Run:
         """
         durable = self._durable
         done = durable.begin_blocks()
-        first = min((self._turned(rect).col for rect in durable.changed), default=self._n)
-        durable.undo([rect for rect in done if self._turned(rect).col >= first])
+        first = min((self._turned(rect).col for rect in durable.damaged), default=self._n)
+        durable.forget([rect for rect in done if self._turned(rect).col >= first])
         return [rect for rect in map(self._turned, done) if rect.col < first]
 
     def _job(self, dtype: np.dtype[Any], check_finite: bool) -> PanelJob:
@@ -196,7 +196,7 @@ class _Run:
             run=durable.run,
             topic=f"{TOPIC_PREFIX}{durable.run}-{secrets.token_hex(4)}",
             n=self._n,
-            a=Reference.to_input(self._a, "A", durable.c.matrix),
+            a=Reference.to_input(self._a, "A", durable.output.matrix),
             factor=durable.reference(self._factor),
             dtype=dtype,
             options=of_blocks(self._options),

@@ -100,7 +100,7 @@ class Coordinator:
         #: Workers whose queues may have room.
         self._idle: set[str] = set()
         self._failures: dict[str, int] = {}
-        self._marks = Marks(checkpoint.c.matrix, job)
+        self._marks = Marks(checkpoint.output.matrix, job)
         self._suspects = Suspects(checkpoint, job)
         self._looked = -math.inf
         self._losses = 0
@@ -260,7 +260,7 @@ class Coordinator:
                 self._idle.add(task.worker)
         if receipts:
             self._losses = 0
-            self._checkpoint.record(receipts)
+            self._checkpoint.record_blocks(receipts)
             self.receipts += receipts
             self._show(self)
 

@@ -29,7 +29,7 @@ from hdgemm.run.session import check_options
 if TYPE_CHECKING:
     import threading
 
-    from hdgemm.durable.run import Checkpointing
+    from hdgemm.durable.place import Checkpointing
     from hdgemm.matrices.base import Matrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
@@ -208,11 +208,11 @@ def run_product(
     with open_checkpoint(product, checkpoint, restart=restart, triangle=triangle) as durable:
         if durable.finished:
             return merged_report(extents, None, durable)
-        with unchanged(product.inputs(), durable.c.matrix):
+        with unchanged(product.inputs(), durable.output.matrix):
             coordinator = _run(product, durable, client, options, watch, bandwidth)
             report = merged_report(extents, coordinator, durable)
             if options.checks_product:
-                stored = product.stored_in(durable.c)
+                stored = product.stored_in(durable.output)
                 report = verify_product(report, stored, options, watch, lower=lower)
         durable.finish()
         return report
@@ -237,9 +237,9 @@ def _run(
 ) -> Coordinator:
     """Compute all blocks that are left."""
     done = durable.begin_blocks()
-    stored = product.stored_in(durable.c).row_major()
+    stored = product.stored_in(durable.output).row_major()
     job = make_job(stored, durable, options)
-    c, quantum = durable.c.matrix, quantum_of(durable.c.matrix)
+    c, quantum = durable.output.matrix, quantum_of(durable.output.matrix)
     pool = BlockPool(
         c.shape, costs_of(stored), bandwidth=bandwidth or 1e9, quantum=quantum, done=done,
         region=None if job.lower is None else triangle_region(stored.m, quantum, lower=job.lower),
@@ -260,7 +260,7 @@ def _run(
 
 def make_job(product: Product, durable: ClusterCheckpoint | None, options: Options) -> Job:
     """Describe a row-major product to the workers; without a durable run, for a plan only."""
-    old, c = product.old, None if durable is None else durable.c.matrix
+    old, c = product.old, None if durable is None else durable.output.matrix
     run = durable.run if durable is not None else secrets.token_hex(8)
     return Job(
         run=run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.durable.pieces import Entry
 from hdgemm.pipeline.plan import Rect
 from hdgemm.pipeline.timeline import Event
 from hdgemm.report import StageReport
@@ -93,15 +94,18 @@ class Receipt:
             **message, "block": block, "pieces": pieces, "stages": stages, "events": events,
         })  # fmt: skip
 
-    def records(self) -> list[dict[str, Any]]:
-        """Return the journal's records: of the pieces, as other durable runs have, then of it."""
-        return [
-            *({"done": [*rect, crc]} for rect, crc in self.pieces),
-            {"block": {
-                "rect": list(self.block), "worker": self.worker, "seconds": self.seconds,
-                "read": self.bytes_read, "written": self.bytes_written,
-            }},
-        ]  # fmt: skip
+    def entry(self) -> Entry:
+        """Return the entry of the journal: the pieces, and who computed them."""
+        return Entry(
+            dict(self.pieces),
+            {
+                "block": self.block,
+                "worker": self.worker,
+                "seconds": self.seconds,
+                "read": self.bytes_read,
+                "written": self.bytes_written,
+            },
+        )
 
 
 def coalesce(events: Iterable[Event]) -> list[Event]:

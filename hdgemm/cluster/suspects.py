@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.durable.previous_run import DamagedError
+from hdgemm.durable.earlier_run import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,8 +54,9 @@ class Suspects:
         self._rounds += 1
         if self._rounds > _MOST_ROUNDS or not all(map(pool.holds, changed)):
             raise DamagedError(
-                f"{self._checkpoint.c.matrix.name} was changed in rows and columns {changed[0]} "
-                "by something else than the run's workers: end it, then give the same command"
+                f"{self._checkpoint.output.matrix.name} was changed in rows and columns "
+                f"{changed[0]} by something else than the run's workers: end it, then give the "
+                "same command"
             )
         for rect in changed:
             pool.undo(rect)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hdgemm.durable.destination import Destination
-from hdgemm.durable.journal import read_journal
+from hdgemm.durable.earlier_run import EarlierRun
 from hdgemm.durable.pieces import damaged
-from hdgemm.durable.previous_run import Earlier
+from hdgemm.durable.place import ResultPlace
 from hdgemm.errors import InputError
 from hdgemm.matrices.fingerprint import file_of, home_of
 from hdgemm.matrices.location import parse_location
@@ -51,8 +50,8 @@ class Audit:
 
 
 def audit(c: str | os.PathLike[str], journal: str | os.PathLike[str] | None = None) -> Audit | None:
-    """Read a C that a durable run wrote, and compare it with the checksums of its journal, by
-    default the one beside C; None where C has no journal.
+    """Read a matrix that a durable run wrote, and compare it with the checksums of its journal, by
+    default the one beside it; None where it has no journal.
 
     Raises `InputError` when the journal is another matrix's, or of a run that has not begun.
     """
@@ -60,20 +59,20 @@ def audit(c: str | os.PathLike[str], journal: str | os.PathLike[str] | None = No
     where = parse_location(c)
     if journal is None and home_of(operand.matrix) is None:
         return None
-    place = Destination(where, operand.shape, operand.matrix.dtype)
+    place = ResultPlace(where, operand.shape, operand.matrix.dtype)
     here = place.target()
     if file_of(operand.matrix) is not None:  # the run may have written into the existing file
-        here = Destination.of_existing(operand, updates=False).target() | here
+        here = ResultPlace.of_existing(operand, updates=False).target() | here
     path = place.journal() if journal is None else Path(journal)
     if journal is None and not (path.exists() and path.stat().st_size):
         return None  # an empty one is the lock of a run whose journal is elsewhere
-    records, _ = read_journal(path)
-    earlier = Earlier.read(path, records)
+    earlier = EarlierRun.at(path)
     if earlier is None:
-        raise InputError(f"{path} has no records")
-    target = earlier.identity["target"]
-    known = set(target) - {"name", "updates", "replaces", "in_place", "triangle", "routine"}
+        raise InputError(f"{path} is no journal of a run that has begun")
+    target = earlier.identity.target
+    known = set(target) - {"name", "updates", "in_place"}
     if any(target[field] != here.get(field) for field in known):
         raise InputError(f"{path} is the journal of another matrix than {c}")
-    found = damaged(operand.matrix, earlier.done)
-    return Audit(str(path), len(earlier.done), tuple(found))
+    pieces = earlier.pieces.standing()
+    found = damaged(operand.matrix, pieces)
+    return Audit(str(path), len(pieces), tuple(found))

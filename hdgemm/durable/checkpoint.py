@@ -1,273 +1,264 @@
-"""One durable run: started, resumed, finished. Order of what becomes durable.
+"""A durable run that stores one matrix.
+
+Order of what becomes durable:
 
 1. the draft (its space, its name) and the redo log, before the journal's first record;
-2. a slab in the redo log, before C is overwritten (a C that is updated in place);
-3. a slab in C, before its record in the journal; the record, before its redo slot is used again;
-4. all of C and the note that it is about to be published, before the rename;
-5. the rename, before the note that the run is finished.
+2. a piece of the result, before its record; or, where it overwrites what it was computed from, the
+   piece in the redo log, before its record, before its first byte in the result;
+3. all of the result and the note that it is about to be published, before the rename;
+4. the rename, before the note that the run is finished.
 """
 
 from __future__ import annotations
 
-import secrets
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
-from hdgemm.durable.fingerprint import differences, fingerprint
-from hdgemm.durable.identity import plan_differences
+from hdgemm.durable.earlier_run import BEGIN_AGAIN, DamagedError, EarlierRun
+from hdgemm.durable.fingerprint import as_stored, checksum, differences, fingerprint
 from hdgemm.durable.journal import redo_path
-from hdgemm.durable.pieces import (
-    redo_log,
-    redo_size,
-    sample,
-    sample_places,
-    slabs_of,
-    units_done,
-)
-from hdgemm.durable.previous_run import BEGIN_AGAIN, Earlier, first_record, say_kept
-from hdgemm.durable.recorder import JournaledMatrix
-from hdgemm.durable.recovery import check_restart, recover
-from hdgemm.durable.redo_log import close_run
+from hdgemm.durable.pieces import Entry, changed_samples, damaged, sample
+from hdgemm.durable.redo_log import RedoLog
+from hdgemm.durable.run import JournaledRun
 from hdgemm.errors import InputError
 from hdgemm.matrices.filelocks import wait_for_writers
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.files import sync
-from hdgemm.pipeline.timeline import Timeline
-from hdgemm.planning.resume import remaining
-from hdgemm.report import Resumption, build_report
+from hdgemm.pipeline.plan import Rect
+from hdgemm.report import Resumption
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
-    from hdgemm.durable.destination import Destination
+    from numpy.typing import NDArray
+
+    from hdgemm.durable.fingerprint import Fingerprint
     from hdgemm.durable.identity import Identity
-    from hdgemm.durable.redo_log import RedoLog
+    from hdgemm.durable.place import Checkpointing, ResultPlace
     from hdgemm.matrices.base import Matrix, Operand
     from hdgemm.matrices.draft import Draft
-    from hdgemm.options import Options
-    from hdgemm.pipeline.plan import DeviceSpec, Plan, Problem, Rect
-    from hdgemm.report import Report
 
 
-class Checkpoint:
-    """A run that can be resumed after an interruption; open it as a context manager.
+class Checkpoint(JournaledRun):
+    """A run with a journal and one result, which is published when it is complete.
 
-    `c` is C as the run writes it. `finished`: an earlier run has finished, there is nothing to do.
-    `restart` forgets what an earlier run left.
+    Parameters are those of `JournaledRun`.
 
-    Raises `InputError` when the journal belongs to another command, another run holds it, or what
-    the earlier run left is gone; `DamagedError` when a C that is updated in place was damaged.
+    Attributes
+    ----------
+    output
+        The result as the run writes it.
+    finished
+        An earlier run has finished: there is nothing to do.
+    damaged
+        Pieces that an earlier run had finished and that have changed since.
+
+    Raises
+    ------
+    InputError
+        Also when what the earlier run left is gone.
+    DamagedError
+        When the result was changed, and cannot be computed again from what is there.
     """
 
-    c: Operand
+    output: Operand
 
     def __init__(
-        self, identity: Identity, destination: Destination, journal: Path, *, restart: bool = False
+        self,
+        identity: Identity,
+        place: ResultPlace,
+        checkpoint: Checkpointing,
+        *,
+        restart: bool = False,
     ) -> None:
-        self._identity = identity
-        self._destination = destination
         self._draft: Draft[Any] | None = None
         self._redo: RedoLog | None = None
-        self._done: dict[Rect, int] = {}
-        self._damaged = self._kept = self._tiles = 0
-        self._shared = False
-        self.finished = self._begun = False
-        self._journal = destination.open_journal(journal)
-        try:
-            self._earlier = self._read(restart=restart)
-            self._open()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Close the files; after an `InputError` remove a run that has finished nothing."""
-        if self._begun and isinstance(error, InputError):
-            if len(self._journal.records) == 1:
-                self._journal.clear()
-            else:
-                say_kept(error)
-        self.close()
+        self.finished = False
+        self.damaged: list[Rect] = []
+        #: Parts of the result in all, and those that an earlier run had finished.
+        self._parts = self._kept = 0
+        super().__init__(identity, place, checkpoint, restart=restart)
 
     def close(self) -> None:
-        """Close the files; a run that had begun is left as it is, to be resumed later."""
-        close_run(self._journal, self._draft, self._redo)
+        """Close the files; a draft without a record is removed."""
+        with closing(self._journal):
+            if self._redo is not None:
+                self._redo.close()
+            if self._draft is not None and not self._journal.empty:
+                self._draft.matrix.close()
+            elif self._draft is not None:
+                self._draft.discard()
         self._draft = self._redo = None
 
-    def _read(self, *, restart: bool) -> Earlier | None:
-        journal = self._journal
-        if restart:
-            check_restart(journal, self._destination)
-            journal.clear()
-            self._destination.remove(journal.path)
-            redo_path(journal.path).unlink(missing_ok=True)
-        earlier = Earlier.read(journal.path, journal.records)
-        if earlier is not None:
-            earlier.check(journal.path, self._identity)
-        return earlier
+    def discard(self) -> None:
+        """Remove journal, draft, redo log and work files: the next run begins again."""
+        if self._draft is not None:
+            self._draft.discard()
+            self._draft = None
+        super().discard()
+
+    def _check_restart(self) -> None:
+        if not self.place.updates or self.place.in_place is None:
+            return
+        earlier = EarlierRun.read(self.path, self._journal.records)
+        if earlier is None or earlier.result is not None:
+            return
+        if changed_samples(self.place.in_place.matrix, earlier.samples):
+            raise InputError(
+                f"{self.place.path} is half updated by the run of {self.path}: finish it with the "
+                "same command, or restore its old elements first"
+            )
 
     def _open(self) -> None:
-        earlier, destination = self._earlier, self._destination
-        if earlier is not None and earlier.finished is not None:
-            self._check_finished(earlier.finished)
+        earlier = self.earlier
+        if earlier is not None and earlier.result is not None:
+            self.output = self._check_finished(earlier.result)
             self.finished = True
-            destination.clean(self._journal.path)
+            self._clean()
             return
-        if destination.in_place is not None:
-            self.c = destination.in_place
-        elif earlier is None:
-            self._draft = destination.create(self._journal.path)
-        else:
-            self._draft = destination.reopen(self._journal.path)
-        if self._draft is not None:
-            self.c = self._draft.operand
-        elif destination.in_place is None:
-            self.c = self._published()
-        if isinstance(matrix := self.c.matrix, FileMatrix):
+        self.output = self._open_output()
+        if isinstance(matrix := self.output.matrix, FileMatrix):
             wait_for_writers(matrix)
         if earlier is not None:
             self._recover(earlier)
 
-    def _check_finished(self, then: Any) -> None:
-        c = self._destination.in_place or self._destination.finished()
-        now = {} if c is None else fingerprint(c)
-        if found := differences("C", then, now):
+    def _check_finished(self, then: Fingerprint) -> Operand:
+        found = self.place.in_place or self.place.finished()
+        changes = differences("it", then, {} if found is None else fingerprint(found))
+        if changes or found is None:
             raise InputError(
-                f"{self._destination.path} was finished, but is no longer what the run left: "
-                f"{'; '.join(found)}; {BEGIN_AGAIN}"
+                f"{self.place.path} was finished, but is no longer what the run left: "
+                f"{'; '.join(changes)}; {BEGIN_AGAIN}"
             )
+        return found
 
-    def _published(self) -> Operand:
-        """Return the C of a run that was cut off between the rename and the last record."""
-        c = self._destination.finished()
-        if c is None or self._earlier is None or not self._earlier.publishing:
-            part = self._destination.part(self._journal.path)
+    def _open_output(self) -> Operand:
+        """Return the result: in its place, its draft, or as a run that was cut off published it."""
+        place, earlier = self.place, self.earlier
+        if place.in_place is not None:
+            return place.in_place
+        self._draft = place.create(self.path) if earlier is None else place.reopen(self.path)
+        if self._draft is not None:
+            return self._draft.operand
+        found = place.finished() if earlier is not None and earlier.publishing else None
+        if found is None:
             raise InputError(
-                f"{part}, the unfinished C that goes with {self._journal.path}, is gone; "
-                f"{BEGIN_AGAIN}"
+                f"{place.part(self.path)}, the unfinished result that goes with {self.path}, is "
+                f"gone; {BEGIN_AGAIN}"
             )
-        return c
+        return found
 
-    def _recover(self, earlier: Earlier) -> None:
-        self._done, bad = recover(self._journal, earlier, self.c.matrix, self._destination)
-        self._damaged = len(bad)
-        if self._draft is None and self._destination.in_place is None:
-            if self._damaged:  # all pieces were recorded before the rename
-                raise InputError(
-                    f"{self._destination.path} was published, and has changed since; {BEGIN_AGAIN}"
-                )
-            self._note_finished(self.c)
+    def _recover(self, earlier: EarlierRun) -> None:
+        """Write to the result what the redo log keeps, and compare all pieces with their records.
 
-    @property
-    def plan(self) -> Plan | None:
-        """The earlier run's plan; None for the first run, and where several devices drew tiles."""
-        return None if self._earlier is None or self._earlier.shared else self._earlier.plan
-
-    def choose_devices(self, names: tuple[str, ...], options: Options) -> tuple[str, ...]:
-        """Return the earlier run's devices, or `names` for the first run; refuse other devices."""
-        if self._earlier is None:
-            return names
-        before = self._earlier.devices or (self._earlier.device_plan.device.name,)
-        if options.devices != "auto" and names != before:
-            self._refuse([f"the device was {', '.join(before)}, is {', '.join(names)}"])
-        return before
-
-    def check(self, problem: Problem, options: Options, device: DeviceSpec) -> None:
-        """Refuse to go on with an earlier run's plan that was made for another problem."""
-        if self.plan is not None:
-            self._refuse(plan_differences(self.plan, problem, options, device))
-
-    def _refuse(self, found: list[str]) -> None:
-        if found:
-            raise InputError(
-                f"the run of {self._journal.path} cannot go on: {'; '.join(found)}; {BEGIN_AGAIN}",
-                journal=str(self._journal.path),
-                differences=found,
+        A piece that has changed is computed again where that is possible.
+        """
+        place, matrix, pieces = self.place, self.output.matrix, self.pieces
+        overwrites = place.updates or pieces.overwritten
+        published = self._draft is None and place.in_place is None
+        if self._journal.damaged and overwrites:
+            raise DamagedError(
+                f"{self.path} is damaged in lines {self._journal.damaged}: which parts of "
+                f"{place.path} are overwritten cannot be told; restore its old elements, then "
+                f"{BEGIN_AGAIN}",
+                lines=self._journal.damaged,
+                path=str(self.path),
             )
+        standing = pieces.standing()
+        if earlier.redo[1] and not published and redo_path(self.path).exists():
+            with closing(RedoLog(self.path, earlier.run, *earlier.redo)) as log:
+                log.apply(matrix, standing)
+        self.damaged = damaged(matrix, standing)
+        if self.damaged and published:  # all pieces were recorded before the rename
+            raise InputError(f"{place.path} was published, and has changed since; {BEGIN_AGAIN}")
+        if self.damaged and overwrites:
+            raise _damaged_error(matrix, self.damaged[0], "after it was stored")
+        if place.updates and (changed := changed_samples(matrix, earlier.samples, standing)):
+            raise _damaged_error(matrix, changed[0], "by something else than the run")
+        self.undo(self._lost(self.damaged))
+        if published:
+            self.finish()
 
-    def begin(self, plan: Plan) -> Plan:
-        """Prepare the journal for all of `plan`; return the plan for the units that are left."""
-        slabs = slabs_of(plan)
-        self._start([plan])
-        done = units_done(slabs, self._done)
-        self._depth = max(map(len, slabs))
-        self._kept, self._tiles = len(done), len(plan.units)
-        return remaining(plan, done)
+    def _lost(self, rects: list[Rect]) -> list[Rect]:
+        """Return the pieces that must be computed again because these have changed."""
+        return rects
 
-    def begin_shared(self, plans: Sequence[Plan]) -> list[Rect]:
-        """Prepare the journal for devices that draw tiles; return the finished pieces of C."""
-        self._start(plans)
-        self._depth = redo_size(plans)[1] - 1
-        self._kept = self._tiles = len(self._done)
-        self._shared = True
-        return sorted(self._done)
+    def _begin(self, plan: Any, rects: Sequence[Rect] = (), redo: tuple[int, int] = (0, 0)) -> None:
+        """Begin, or go on.
 
-    def _start(self, plans: Sequence[Plan]) -> None:
-        """Write the first record, or open the redo log of the run that is resumed."""
-        path, updates = self._journal.path, self._destination.updates
-        self._begun = True
-        if self._earlier is not None:
-            if updates:
-                self._redo = redo_log(path, self._earlier.redo, self._earlier.run)
-            return
-        run = secrets.token_hex(8)
-        samples: list[list[int]] = []
-        size = redo_size(plans) if updates else None
-        if size is not None:
-            self._redo = redo_log(path, size, run, create=True)
-            samples = sample(self.c.matrix, sample_places(plans[0], shared=len(plans) > 1))
-        self._journal.append([first_record(run, plans, self._identity, samples, size)])
-        sync(path.parent)
+        Parameters
+        ----------
+        plan
+            Of a new run, in plain values; one that goes on has the plan of `earlier`.
+        rects
+            Places of which the old content is sampled where it is updated.
+        redo
+            Bytes and count of the slots of the redo log; a count of 0 for none.
+        """
+        redo = redo if self.earlier is None else self.earlier.redo
+        if redo[1]:
+            make = RedoLog.create if self.earlier is None else RedoLog
+            self._redo = make(self.path, self.run, *redo)
+        new_update = self.place.updates and self.earlier is None
+        samples = sample(self.output.matrix, rects) if new_update else []
+        self.start(plan, samples, redo)
 
-    @contextmanager
-    def recording(self, matrix: Matrix) -> Iterator[Matrix]:
-        """Yield C for store2; the pieces that it writes are recorded, also after errors."""
-        recorder = JournaledMatrix(
-            matrix, self._journal, done=self._done, depth=self._depth, redo=self._redo
-        )
-        try:
-            yield recorder
-        finally:
-            recorder.close()
-            # Tiles that devices draw are counted when they are stored.
-            self._tiles += recorder.written if self._shared else 0
+    def _store(
+        self,
+        rects: Sequence[Rect],
+        part: Callable[[Rect], NDArray[Any]],
+        notes: Mapping[str, Any],
+        pass_number: int = 0,
+    ) -> None:
+        """Store pieces, whose elements `part` returns, and record them together, durably."""
+        matrix, pieces = self.output.matrix, dict[Rect, int]()
+        redo = self._redo if self.place.updates or pass_number else None
+        entry = Entry(pieces, notes, pass_number)
+        if redo is not None:
+            for slot, rect in enumerate(rects):
+                pieces[rect] = redo.keep(slot, rect, as_stored(part(rect), matrix.dtype))
+            self.record([entry])
+        for rect in rects:
+            tile = as_stored(part(rect), matrix.dtype)
+            pieces[rect] = checksum(tile)
+            matrix.write(rect.row, rect.col, tile)
+        matrix.flush()
+        if redo is None:
+            self.record([entry])
 
     def finish(self) -> None:
-        """Publish C, and note that the run is finished."""
-        if self._draft is None:
-            self._note_finished(self.c)
+        """Publish the result, and note that the run is finished."""
+        if self.finished:
             return
-        self._journal.append([{"publishing": self._draft.part.name}])
-        self._draft.publish()
-        self._draft = None
-        published = self._destination.finished()
-        if published is None:
-            raise InputError(f"{self._destination.path} vanished as soon as it was published")
-        self._note_finished(published)
-
-    def _note_finished(self, c: Operand) -> None:
-        self._journal.append([{"finished": fingerprint(c)}])
+        found: Operand | None = self.output
+        if self._draft is not None:
+            self._journal.append([{"publishing": self._draft.part.name}])
+            self._draft.publish()
+            self._draft = None
+            found = self.place.finished()
+        else:
+            self.output.matrix.flush()
+        if found is None:
+            raise InputError(f"{self.place.path} vanished as soon as it was published")
+        self._journal.append([{"finished": fingerprint(found)}])
         self.finished = True
-        self._destination.clean(self._journal.path)
+        self._clean()
+
+    def _clean(self) -> None:
+        """Remove what a finished run does not need."""
+        self.place.clean(self.path)
+        self.place.remove_work()
 
     @property
     def resumption(self) -> Resumption:
         """How much of an earlier run this run found finished."""
-        return Resumption(str(self._journal.path), self._tiles, self._kept, self._damaged)
+        return Resumption(str(self.path), self._parts, self._kept, len(self.damaged), self.finished)
 
-    def report(self) -> Report:
-        """Return the report of a run that had nothing to do."""
-        earlier = self._earlier
-        if earlier is None or not self.finished:
-            raise InputError(f"the run of {self._journal.path} is not finished")
-        tiles = len(earlier.done) if earlier.shared else len(earlier.device_plan.units)
-        return build_report(
-            [earlier.device_plan],
-            Timeline((), 0.0),
-            planned_bytes={},
-            resumption=Resumption(str(self._journal.path), tiles, tiles, finished=True),
-        )
+
+def _damaged_error(matrix: Matrix, rect: Rect, how: str) -> DamagedError:
+    return DamagedError(
+        f"{matrix.name} was changed {how}, in rows {rect.row} to {rect.row + rect.rows - 1}, "
+        f"columns {rect.col} to {rect.col + rect.cols - 1}: the run cannot go on from what is "
+        f"there; restore the old elements, then {BEGIN_AGAIN}",
+        path=matrix.name,
+        rect=tuple(rect),
+    )

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import stat
+import threading
 import zlib
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -36,7 +37,7 @@ class Journal:
     """An open journal, locked against other runs until it is closed; made where there is none.
 
     `records` are those found in it, in order; a torn tail is cut off. `damaged` are the numbers of
-    the bad lines that good ones follow.
+    the bad lines that good ones follow. Any thread may append.
 
     `held` are further locks of the run, which are released when it is closed.
 
@@ -47,6 +48,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.held = ExitStack()
+        self._appending = threading.Lock()
         self._fd = _open_locked(path, f"another run is at work with the journal {path}")
         try:
             with os.fdopen(os.dup(self._fd), "rb") as stream:
@@ -71,15 +73,20 @@ class Journal:
         if not records:
             return
         text = encode(records[0] if len(records) == 1 else {"records": list(records)})
-        try:
-            done = 0
-            while done < len(text):
-                done += os.pwrite(self._fd, text[done:], self._end + done)
-            os.fsync(self._fd)
-        except OSError as error:
-            raise self._error("append to", self._end, len(text), error) from error
-        self._end += len(text)
-        self.records += records
+        with self._appending:
+            try:
+                done = 0
+                while done < len(text):
+                    done += os.pwrite(self._fd, text[done:], self._end + done)
+                os.fsync(self._fd)
+            except OSError as error:
+                raise self._error("append to", self._end, len(text), error) from error
+            self._end += len(text)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no records."""
+        return self._end == 0
 
     def clear(self) -> None:
         """Forget all records, durably."""
@@ -95,7 +102,7 @@ class Journal:
         if self._fd < 0:
             return
         try:
-            if self._end == 0:
+            if self.empty:
                 redo_path(self.path).unlink(missing_ok=True)
                 self.path.unlink(missing_ok=True)
         finally:

@@ -1,101 +1,141 @@
-"""The pieces in which a plan's C is stored, and what is known of them on disk."""
+"""The pieces of a result: finished rectangles as a journal records them, and what is on disk."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
 
 from hdgemm.durable.fingerprint import SAMPLE, checksum_of_start, stored_checksum
-from hdgemm.durable.journal import redo_path
-from hdgemm.durable.redo_log import RedoLog
 from hdgemm.pipeline.plan import Rect
-from hdgemm.pipeline.slots import pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from hdgemm.matrices.base import Matrix
-    from hdgemm.pipeline.plan import Plan
 
-#: Most slabs whose old content is sampled; they are spread evenly over C.
+#: Most places whose old content is sampled; they are spread evenly over a matrix.
 _SAMPLES: Final = 4096
-#: Rows and columns of the sampled grid at most.
-_GRID: Final = 64
 
 
-def slabs_of(plan: Plan) -> list[list[Rect]]:
-    """Return for each work unit the rectangles in which store2 writes it."""
-    return [pieces_of(plan, "C", unit.rect) for unit in plan.units]
+class Entry(NamedTuple):
+    """Pieces that were recorded together, with their checksums: all are durable, or none is.
 
-
-def units_done(slabs: Sequence[Sequence[Rect]], done: Mapping[Rect, int]) -> set[int]:
-    """Return the numbers of the work units all of whose slabs are done."""
-    return {unit for unit, parts in enumerate(slabs) if all(part in done for part in parts)}
-
-
-def damaged(matrix: Matrix, done: Mapping[Rect, int]) -> list[Rect]:
-    """Read every slab that is done; return those whose checksum is not the recorded one."""
-    # In the order of the file, so that a disk reads on and on.
-    return [rect for rect in sorted(done) if stored_checksum(matrix, rect) != done[rect]]
-
-
-def redo_size(plans: Sequence[Plan]) -> tuple[int, int]:
-    """Return bytes and count of a redo log's slots: the pieces of one tile of each plan and one.
-
-    One plan's pieces are known; of several devices that draw, any part of a tile may be one.
+    `notes` are plain values of whoever computed them, `pass_number` the pass over the result.
     """
-    if len(plans) == 1:
-        slabs = slabs_of(plans[0])
-        most = max(slab.area for parts in slabs for slab in parts)
-        return most * plans[0].problem.c.itemsize, 1 + max(map(len, slabs))
-    most = max(plan.tile[0] * plan.tile[1] * plan.problem.c.itemsize for plan in plans)
-    return most, 1 + sum(_pieces_of_a_tile(plan) for plan in plans)
+
+    pieces: Mapping[Rect, int]
+    notes: Mapping[str, Any] = {}
+    pass_number: int = 0
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the record of a journal: runs of neighbouring pieces of equal extents."""
+        record: dict[str, Any] = {"done": _runs(self.pieces)}
+        if self.notes:
+            record["notes"] = self.notes
+        return record | ({"pass": self.pass_number} if self.pass_number else {})
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Entry:
+        """Return the entry of such a record."""
+        pieces = {rect: crc for run in record["done"] for rect, crc in _pieces(*run)}
+        return cls(pieces, record.get("notes", {}), record.get("pass", 0))
 
 
-def _pieces_of_a_tile(plan: Plan) -> int:
-    rows, cols = (
-        min(size, most)
-        for size, most in zip(plan.tile[:2], (plan.problem.m, plan.problem.n), strict=True)
+class FinishedPieces:
+    """What a run has finished: the entries of each of its passes, in their order.
+
+    The entries of a later pass take the place of the first entries of the pass before it.
+    """
+
+    def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._passes: defaultdict[int, list[Entry]] = defaultdict(list)
+        for record in records:
+            if "done" in record:
+                self.add(Entry.of(record))
+            elif "undone" in record:
+                self.undo(Rect(*rect) for rect in record["undone"])
+
+    def __bool__(self) -> bool:
+        return any(self._passes.values())
+
+    def entries(self, pass_number: int = 0) -> Sequence[Entry]:
+        """Return the entries of a pass."""
+        return self._passes[pass_number]
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether a later pass has replaced pieces of an earlier one."""
+        return any(entries for number, entries in self._passes.items() if number)
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry to its pass."""
+        self._passes[entry.pass_number].append(entry)
+
+    def undo(self, rects: Iterable[Rect]) -> None:
+        """Forget pieces; an entry that loses all its pieces is forgotten."""
+        gone = set(rects)
+        for number, entries in self._passes.items():
+            left = []
+            for entry in entries:
+                pieces = {rect: crc for rect, crc in entry.pieces.items() if rect not in gone}
+                if pieces or not entry.pieces:
+                    left.append(entry._replace(pieces=pieces))
+            self._passes[number] = left
+
+    def standing(self) -> dict[Rect, int]:
+        """Return the pieces that are in the result now, with their checksums."""
+        return {
+            rect: crc
+            for number in sorted(self._passes)
+            for entry in self._passes[number][len(self._passes.get(number + 1, ())) :]
+            for rect, crc in entry.pieces.items()
+        }
+
+
+def _runs(pieces: Mapping[Rect, int]) -> list[list[Any]]:
+    """Return runs ``[row, col, rows, cols, height, width, checksums]``: rectangles that are cut
+    into pieces of this height and width, the last of which may be smaller.
+    """
+    runs: list[list[Any]] = []
+    for rect, crc in sorted(pieces.items(), key=lambda item: (item[0].col, item[0].row)):
+        if runs and _extend(runs[-1], rect):
+            runs[-1][6].append(crc)
+        else:
+            runs.append([*rect, rect.rows, rect.cols, [crc]])
+    return runs
+
+
+def _extend(run: list[Any], rect: Rect) -> bool:
+    """Add a piece below or right of a run to its extents; return whether it continues the run."""
+    row, col, rows, cols, height, width, _ = run
+    below = rect[:2] == (row + rows, col) and rect.rows <= height and rect.cols == cols == width
+    right = rect[:2] == (row, col + cols) and rect.cols <= width and rect.rows == rows == height
+    if below and not rows % height:
+        run[2] += rect.rows
+    elif right and not cols % width:
+        run[3] += rect.cols
+    else:
+        return False
+    return True
+
+
+def _pieces(
+    row: int, col: int, rows: int, cols: int, height: int, width: int, checksums: Sequence[int]
+) -> Iterator[tuple[Rect, int]]:
+    rects = (
+        Rect(top, left, min(height, row + rows - top), min(width, col + cols - left))
+        for top in range(row, row + max(1, rows), max(1, height))
+        for left in range(col, col + max(1, cols), max(1, width))
     )
-    return len(pieces_of(plan, "C", Rect(0, 0, rows, cols)))
+    return zip(rects, checksums, strict=True)
 
 
-def redo_log(journal: Path, size: tuple[int, int], run: str, *, create: bool = False) -> RedoLog:
-    """Open, or create, a redo log with slots of this size and count."""
-    make = RedoLog.create if create else RedoLog
-    return make(redo_path(journal), run, *size)
-
-
-def sample_places(plan: Plan, *, shared: bool) -> list[Rect]:
-    """Return the places of C whose old content is sampled: pieces, or a grid where tiles vary."""
-    if not shared:
-        return [part for parts in slabs_of(plan) for part in parts]
-    m, n = plan.problem.m, plan.problem.n
-    down, across = max(1, -(-m // _GRID)), max(SAMPLE, -(-n // _GRID))
-    return [
-        Rect(row, col, 1, min(SAMPLE, n - col))
-        for row in range(0, m, down)
-        for col in range(0, n, across)
-    ]
-
-
-def untouched(places: Iterable[Rect], done: Collection[Rect], *, shared: bool) -> list[Rect]:
-    """Return the places that no finished piece overlaps; where tiles are fixed, pieces do not."""
-    if not shared:
-        return [place for place in places if place not in done]
-    return [place for place in places if not any(overlap(place, rect) for rect in done)]
-
-
-def apply(redo: RedoLog, matrix: Matrix) -> dict[Rect, int]:
-    """Write to C what the log keeps, durably; return those slabs with their checksums."""
-    applied = {}
-    for kept in redo.kept():
-        data = redo.load(kept, matrix.dtype).reshape(kept.rect.rows, kept.rect.cols)
-        matrix.write(kept.rect.row, kept.rect.col, data)
-        applied[kept.rect] = kept.crc
-    if applied:
-        matrix.flush()
-    return applied
+def damaged(matrix: Matrix, pieces: Mapping[Rect, int]) -> list[Rect]:
+    """Read all pieces; return those whose checksum is not the recorded one."""
+    # In the order of the file, so that a disk reads on and on.
+    return [rect for rect in sorted(pieces) if stored_checksum(matrix, rect) != pieces[rect]]
 
 
 def overlap(x: Rect, y: Rect) -> bool:
@@ -105,19 +145,23 @@ def overlap(x: Rect, y: Rect) -> bool:
 
 
 def sample(matrix: Matrix, rects: Sequence[Rect]) -> list[list[int]]:
-    """Return ``[row, col, crc]`` of the first elements of pieces spread over C, as they are now."""
-    step = -(-len(rects) // _SAMPLES)
-    return [[rect.row, rect.col, checksum_of_start(matrix, rect)] for rect in rects[::step]]
-
-
-def begins_otherwise(
-    matrix: Matrix, samples: Iterable[Sequence[int]], untouched: Iterable[Rect]
-) -> list[Rect]:
-    """Return the slabs among `untouched` that no longer begin as they did when sampled."""
-    known = {(row, col): crc for row, col, crc in samples}
+    """Return ``[row, col, cols, crc]`` of the first elements of rectangles spread over a matrix."""
+    step = max(1, -(-len(rects) // _SAMPLES))
     return [
-        rect
-        for rect in untouched
-        if (crc := known.get((rect.row, rect.col))) is not None
-        and checksum_of_start(matrix, rect) != crc
+        [rect.row, rect.col, min(rect.cols, SAMPLE), checksum_of_start(matrix, rect)]
+        for rect in rects[::step]
     ]
+
+
+def changed_samples(
+    matrix: Matrix, samples: Iterable[Sequence[int]], finished: Collection[Rect] = ()
+) -> list[Rect]:
+    """Return the places outside the finished pieces that are not as they were when sampled."""
+    row, col, rows, cols = np.array([*finished], np.int64).reshape(-1, 4).T
+    found = []
+    for top, left, width, crc in samples:
+        written = (row <= top) & (top < row + rows) & (col < left + width) & (left < col + cols)
+        place = Rect(top, left, 1, width)
+        if not written.any() and checksum_of_start(matrix, place) != crc:
+            found.append(place)
+    return found

@@ -1,21 +1,20 @@
-"""New tiles kept aside until they are durable in C, for a C that is updated in place.
+"""New pieces kept aside until they are durable in a matrix that is updated in place.
 
-C := alpha·A·B + beta·C cannot be computed twice where it overwrites what it reads. So the new
-bytes of each slab are made durable here before the first of them goes to C, and stay until C and
-the journal are durable too: at any moment a slab of C is old, or new, or whole in here.
+What overwrites its own input cannot be computed twice. So a new piece is made durable here, and
+then recorded, before its first byte goes to the matrix, and stays until it is durable there: a
+piece of the matrix is old and has no record, or is new, or is whole in here.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hdgemm.durable.fingerprint import checksum
-from hdgemm.durable.journal import decode, encode
+from hdgemm.durable.journal import decode, encode, redo_path
 from hdgemm.errors import InputError
 from hdgemm.matrices.draft import no_space
 from hdgemm.matrices.files import BlockFile, sync
@@ -23,13 +22,12 @@ from hdgemm.matrices.transfer import ALIGNMENT, address, aligned_bytes
 from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from hdgemm.durable.journal import Journal
-    from hdgemm.matrices.draft import Draft
+    from hdgemm.matrices.base import Matrix
 
 #: A slot begins with one block that describes it; the data follows at its memory's own phase, so
 #: that it can be written directly.
@@ -37,8 +35,8 @@ _HEAD: Final = ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A slab found whole: where it belongs, its checksum, and where its bytes are."""
+class _Kept:
+    """A piece found whole: where it belongs, its checksum, and where its bytes are."""
 
     rect: Rect
     crc: int
@@ -47,21 +45,21 @@ class Kept:
 
 
 class RedoLog:
-    """An existing file of `count` slots for slabs of up to `slot_bytes`, which take turns in them.
+    """The redo log that lies beside a journal: `count` slots for pieces of up to `slot_bytes`.
 
     `run` names the run; slots of other runs are not its own.
     """
 
-    def __init__(self, path: Path, run: str, slot_bytes: int, count: int) -> None:
-        self._file = BlockFile(path, writable=True)
+    def __init__(self, journal: Path, run: str, slot_bytes: int, count: int) -> None:
+        self._file = BlockFile(redo_path(journal), writable=True)
         self._run = run
         self._pitch = _pitch(slot_bytes)
         self.count = count
 
     @classmethod
-    def create(cls, path: Path, run: str, slot_bytes: int, count: int) -> RedoLog:
+    def create(cls, journal: Path, run: str, slot_bytes: int, count: int) -> RedoLog:
         """Make a log with its space reserved, durably, or raise `MatrixIOError`."""
-        nbytes = count * _pitch(slot_bytes)
+        path, nbytes = redo_path(journal), count * _pitch(slot_bytes)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         except OSError as error:
@@ -75,10 +73,11 @@ class RedoLog:
         finally:
             os.close(fd)
         sync(path.parent)
-        return cls(path, run, slot_bytes, count)
+        return cls(journal, run, slot_bytes, count)
 
-    def keep(self, slot: int, rect: Rect, data: NDArray[Any], crc: int) -> None:
-        """Put a contiguous slab with its checksum into a slot; return when that is durable."""
+    def keep(self, slot: int, rect: Rect, data: NDArray[Any]) -> int:
+        """Put a contiguous piece into a slot; return its checksum when that is durable."""
+        crc = checksum(data)
         memory: NDArray[np.uint8] = data.reshape(-1).view(np.uint8)
         start = slot * self._pitch
         offset = start + _HEAD + address(memory) % ALIGNMENT
@@ -96,21 +95,30 @@ class RedoLog:
         self._file.write(offset, memory)
         self._file.write(start, head)
         self._file.flush()
+        return crc
 
-    def kept(self) -> Iterator[Kept]:
-        """Yield this run's slabs that are whole; torn ones never reached C."""
+    def apply(self, matrix: Matrix, pieces: Mapping[Rect, int]) -> None:
+        """Write to a matrix, durably, those of its recorded pieces that are kept here."""
+        for kept in self._kept():
+            if pieces.get(kept.rect) == kept.crc:
+                tile = self._load(kept, matrix.dtype).reshape(kept.rect.rows, kept.rect.cols)
+                matrix.write(kept.rect.row, kept.rect.col, tile)
+        matrix.flush()
+
+    def _kept(self) -> Iterator[_Kept]:
+        """Yield this run's pieces that are whole; torn ones have no record."""
         head = aligned_bytes(_HEAD)
         for slot in range(self.count):
             self._file.read(slot * self._pitch, head)
             record = decode(head.tobytes().split(b"\n", 1)[0])
             if record is None or record["run"] != self._run:
                 continue
-            kept = Kept(Rect(*record["rect"]), record["crc"], record["offset"], record["nbytes"])
-            if checksum(self.load(kept, np.dtype(np.uint8))) == kept.crc:
+            kept = _Kept(Rect(*record["rect"]), record["crc"], record["offset"], record["nbytes"])
+            if checksum(self._load(kept, np.dtype(np.uint8))) == kept.crc:
                 yield kept
 
-    def load(self, kept: Kept, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return a slab's elements, as one row."""
+    def _load(self, kept: _Kept, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return a piece's elements, as one row."""
         memory = aligned_bytes(kept.nbytes, kept.offset % ALIGNMENT)
         self._file.read(kept.offset, memory)
         return memory.view(dtype.newbyteorder("="))
@@ -123,14 +131,3 @@ class RedoLog:
 def _pitch(slot_bytes: int) -> int:
     # The block that describes it, a phase of less than a block, and a ragged end.
     return _HEAD + 2 * ALIGNMENT + -(-slot_bytes // ALIGNMENT) * ALIGNMENT
-
-
-def close_run(journal: Journal, draft: Draft[Any] | None, redo: RedoLog | None) -> None:
-    """Close the files of a run; one that had begun is left as it is, to be resumed later."""
-    with closing(journal):
-        if redo is not None:
-            redo.close()
-        if draft is not None and journal.records:
-            draft.matrix.close()
-        elif draft is not None:
-            draft.discard()

@@ -1,86 +1,143 @@
-"""Durable computation of a product: started, resumed, or found finished."""
+"""A run with a journal: resumed by the same command, kept or removed after an error."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+import secrets
+from typing import TYPE_CHECKING, Any, Self
 
-from hdgemm.durable.checkpoint import Checkpoint
-from hdgemm.durable.destination import Destination
-from hdgemm.durable.fingerprint import sampled
-from hdgemm.durable.identity import Identity
-from hdgemm.durable.journal import read_journal
-from hdgemm.durable.previous_run import BEGIN_AGAIN, Earlier
-from hdgemm.errors import InputError, MatrixIOError
-from hdgemm.matrices.fingerprint import file_of, home_of
+from hdgemm.durable.earlier_run import EarlierRun, say_kept
+from hdgemm.durable.journal import redo_path
+from hdgemm.durable.pieces import Entry, FinishedPieces
+from hdgemm.durable.place import ResultPlace
+from hdgemm.errors import InputError
+from hdgemm.matrices.files import sync
+from hdgemm.matrices.fingerprint import file_of
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable
+    from collections.abc import Iterable, Sequence
 
+    from hdgemm.durable.identity import Identity
+    from hdgemm.durable.place import Checkpointing
     from hdgemm.matrices.base import Operand
-    from hdgemm.product.product import Product
-    from hdgemm.report import Report
-
-#: False; True for a journal beside C; or the journal's path.
-Checkpointing: TypeAlias = "bool | str | os.PathLike[str]"
+    from hdgemm.pipeline.plan import Rect
 
 
-def run_durably(
-    product: Product,
-    compute: Callable[[Product, Checkpoint], Report],
-    *,
-    journal: Checkpointing,
-    restart: bool = False,
-) -> Report:
-    """Compute C, or the rest of it, and publish it when it is complete.
+class JournaledRun:
+    """A run that an interrupted process can resume; open it as a context manager.
 
-    `compute` computes C, which is open, within a checkpoint. `journal` is True for a journal beside
-    C, or its path. `restart` discards an earlier run's journal and its unfinished C.
+    Parameters
+    ----------
+    identity
+        The command.
+    place
+        Where its result goes.
+    checkpoint
+        True for a journal beside the result, or the journal's path.
+    restart
+        Discard what an earlier run left.
 
-    Raises `InputError` when an earlier run's journal belongs to another command, or is in use;
-    `DamagedError` when a C that is updated in place was damaged; `MatrixIOError` when a disk is
-    full or fails: finished tiles stay, and the same command resumes.
+    Attributes
+    ----------
+    place
+        As given.
+    earlier
+        The run that this one goes on with; None for the first one.
+    pieces
+        The pieces that are finished.
+    run
+        The run's name, which its journal has.
+
+    Raises
+    ------
+    InputError
+        When the journal belongs to another command, or another run holds it.
     """
-    if not product.reads_product:
-        raise InputError(
-            "checkpoint is for products, and alpha = 0 or k = 0 leaves beta*C alone: "
-            "leave checkpoint out"
-        )
-    if product.c is not None:
-        destination = Destination.of_existing(product.c, updates=product.updates)
-    else:
-        destination = Destination.aside(product.target, product.shape, product.c_dtype, product.old)
-    path = destination.journal_at(journal)
-    if path.resolve() == destination.path.resolve():
-        raise InputError(f"the checkpoint {path} is C itself: choose another name for it")
-    identity = Identity.of(
-        product.alpha, product.beta, product.dtype.name, product.inputs(), destination.target()
-    )
-    with Checkpoint(identity, destination, path, restart=restart) as checkpoint:
-        if checkpoint.finished:
-            return checkpoint.report()
-        report = compute(product.stored_in(checkpoint.c), checkpoint)
-        _check_samples(identity, product)
-        checkpoint.finish()
-    return report
 
+    def __init__(
+        self,
+        identity: Identity,
+        place: ResultPlace,
+        checkpoint: Checkpointing,
+        *,
+        restart: bool = False,
+    ) -> None:
+        self.identity, self.place = identity, place
+        self.earlier: EarlierRun | None = None
+        self.pieces, self.run = FinishedPieces(), secrets.token_hex(8)
+        self._begun = False
+        self._journal = place.open_journal(place.journal_at(checkpoint))
+        self.path = self._journal.path
+        try:
+            if restart:
+                self._check_restart()
+                self.discard()
+            self.earlier = EarlierRun.read(self.path, self._journal.records)
+            if self.earlier is not None:
+                self.earlier.check(self.path, identity)
+                self.pieces, self.run = self.earlier.pieces, self.earlier.run
+            self._open()
+        except BaseException:
+            self.close()
+            raise
 
-def _check_samples(identity: Identity, product: Product) -> None:
-    """Compare samples of the inputs in files with those taken at the start.
+    def _check_restart(self) -> None:
+        """Raise `InputError` where what an earlier run has overwritten is needed to begin again."""
 
-    Content may have changed (`MatrixIOError`) where size and time of modification have not.
-    """
-    for letter, operand in product.inputs().items():
-        home = home_of(operand.matrix)
-        if home is None or sampled(operand)["content"] == identity.inputs[letter]["content"]:
-            continue
-        raise MatrixIOError(
-            f"{letter} ({home}) has another content than at the start of the run, so that C may "
-            f"mix elements of both versions: {BEGIN_AGAIN}",
-            path=str(home),
-            offset=0,
-            length=0,
-        )
+    def _open(self) -> None:
+        """Open what the run writes besides its journal."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Close the files; after an `InputError` remove a run that has finished nothing, and say of
+        another one that it is kept.
+        """
+        if self._begun and isinstance(error, InputError):
+            if not self._keeps_parts:
+                self._journal.clear()
+            if self._keeps_parts or self.place.work_files():
+                say_kept(error)
+        self.close()
+
+    @property
+    def _keeps_parts(self) -> bool:
+        """Whether a later run can use something that this one has finished."""
+        return bool(self.pieces)
+
+    def close(self) -> None:
+        """Close the files; a run that had begun is left as it is, to be resumed later."""
+        self._journal.close()
+
+    def discard(self) -> None:
+        """Remove journal, draft, redo log and work files: the next run begins again."""
+        self._journal.clear()
+        self.place.remove(self.path)
+        self.place.remove_work()
+        redo_path(self.path).unlink(missing_ok=True)
+
+    def start(
+        self, plan: Any, samples: Sequence[Sequence[int]] = (), redo: tuple[int, int] = (0, 0)
+    ) -> None:
+        """Begin, or go on: a new run records its plan, in plain values; see `EarlierRun`."""
+        self._begun = True
+        if self.earlier is None:
+            self._journal.append(
+                [EarlierRun.first_record(self.run, self.identity, plan, samples, redo)]
+            )
+            sync(self.path.parent)
+
+    def record(self, entries: Sequence[Entry]) -> None:
+        """Record pieces that are durable; return when that is durable, too."""
+        self._journal.append([entry.to_record() for entry in entries])
+        for entry in entries:
+            self.pieces.add(entry)
+
+    def undo(self, rects: Iterable[Rect]) -> None:
+        """Note that pieces must be computed again: their checksums no longer hold."""
+        gone = list(rects)
+        self._journal.append([{"undone": gone}] if gone else [])
+        self.pieces.undo(gone)
 
 
 def check_whole(c: Operand) -> None:
@@ -88,19 +145,9 @@ def check_whole(c: Operand) -> None:
     path = file_of(c.matrix)
     if path is None:
         return
-    journal = Destination.of_existing(c, updates=True).journal()
-    if not journal.exists():
-        return
-    records, _ = read_journal(journal)
-    if not records or any(record.get("finished") for record in records):
-        return
-    factor = records[0].get("factor")
-    if factor is None:
-        earlier = Earlier.read(journal, records)
-        updates = earlier is not None and earlier.updates
-    else:
-        updates = factor["identity"]["target"]["updates"]
-    if updates:
+    journal = ResultPlace.of_existing(c, updates=True).journal()
+    earlier = EarlierRun.at(journal)
+    if earlier is not None and earlier.result is None and earlier.identity.target["updates"]:
         raise InputError(
             f"{path} is half updated by the run of {journal}: finish it with the same command "
             "and checkpoint, or restore the file and remove the journal"

@@ -1,49 +1,84 @@
-"""A durable factorisation: finished slabs are recorded, and the same command goes on from them.
+"""Durable runs by slabs: the same command goes on after the last slab that is recorded.
 
-Order of what becomes durable:
-
-1. the draft and the redo log, with their space, before the journal's first record;
-2. a slab in the output, before its record; or, where the slab overwrites what it was computed
-   from, the slab in the redo log, before its record, before the first byte in the output;
-3. all of the output and the note that it is about to be published, before the rename;
-4. the rename, before the note that the run is finished.
+A slab is stored in pieces, in the order of its pass. Its notes are small arrays that the rest of
+the run needs: pivots of LU, T of QR.
 """
 
 from __future__ import annotations
 
-import secrets
-from contextlib import closing
-from typing import TYPE_CHECKING, Any, Self
+import base64
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hdgemm.durable.fingerprint import differences, fingerprint
-from hdgemm.durable.journal import redo_path
-from hdgemm.durable.pieces import redo_log
-from hdgemm.durable.previous_run import BEGIN_AGAIN, say_kept
-from hdgemm.durable.redo_log import close_run
+import numpy as np
+
+from hdgemm.durable.checkpoint import Checkpoint
+from hdgemm.durable.earlier_run import EarlierRun, refuse
+from hdgemm.durable.identity import Identity
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.search import PIECE_BYTES
-from hdgemm.linalg.slab_journal import EarlierRun, StoredSlab, damaged_error, refuse
-from hdgemm.linalg.slab_store import SlabStore
-from hdgemm.matrices.files import sync
+from hdgemm.linalg.planning.slab import SlabPlan
+from hdgemm.linalg.planning.solve import SolvePlan
 from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.report import Resumption
+from hdgemm.pipeline.plan import Rect
+from hdgemm.run.members import update_devices
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from hdgemm.durable.destination import Destination
-    from hdgemm.durable.redo_log import RedoLog
+    from hdgemm.durable.place import Checkpointing, ResultPlace
     from hdgemm.linalg.planning.slab import Columns
-    from hdgemm.linalg.slab_journal import AnyPlan, Command, Notes
     from hdgemm.matrices.base import Operand
-    from hdgemm.matrices.draft import Draft
     from hdgemm.options import Options
 
+    #: Small arrays that belong to a slab.
+    Notes = Mapping[str, NDArray[Any]]
 
-class SlabCheckpoint:
-    """A factorisation that an interrupted run can resume; open it as a context manager.
+#: Plans of durable runs: factorisations, and solves.
+AnyPlan: TypeAlias = SlabPlan | SolvePlan
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The call of a routine as a journal identifies it, and how the run is recorded.
+
+    Parameters
+    ----------
+    routine, arguments
+        Its name, and arguments that decide the result.
+    checkpoint
+        False for none; True for a journal beside the output, or the journal's path.
+    restart
+        Discard what an earlier run left.
+    transposed
+        The slabs are rows of the output: the transpose is factored.
+    triangle
+        Only the slabs' own rows are stored: a new file has no disk space for the others.
+    matrices
+        Further inputs by name, beside the matrix that is cut into slabs.
+    """
+
+    routine: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: Checkpointing = False
+    restart: bool = False
+    transposed: bool = False
+    triangle: bool = False
+    matrices: Mapping[str, StoredMatrix] = field(default_factory=dict)
+
+    def identity(self, source: StoredMatrix, place: ResultPlace) -> Identity:
+        """Return what must be the same when the run goes on; `source` is cut into slabs."""
+        inputs = {name: matrix.operand for name, matrix in self.matrices.items()}
+        inputs |= {} if place.updates else {"A": source.operand}
+        return Identity.of(self.routine, self.arguments, inputs, place)
+
+
+class SlabCheckpoint(Checkpoint):
+    """A durable run by slabs.
 
     Parameters
     ----------
@@ -51,178 +86,37 @@ class SlabCheckpoint:
         What is computed.
     source
         A.
-    destination
-        Where the factors go; `updates` where that is A itself.
-    order
-        ``"F"`` or ``"C"``, for new .npy files.
+    place
+        Where the result goes; `updates` where that is A itself.
 
     Attributes
     ----------
-    destination
-        As given.
     stored
         The output, opened for writing.
-    finished
-        An earlier run has finished: there is nothing to do.
     plan
         The slabs; None before the first run has begun.
-
-    Raises
-    ------
-    InputError
-        When the journal belongs to another command, another run holds it, or what the earlier run
-        left is gone.
-    DamagedError
-        When the output was changed, and cannot be computed again from what is there.
     """
 
-    stored: StoredMatrix
-
-    def __init__(
-        self, command: Command, source: StoredMatrix, destination: Destination, order: str
-    ) -> None:
-        self._command, self.destination = command, destination
-        self._draft: Draft[Any] | None = None
-        self._earlier: EarlierRun | None = None
-        self._redo: RedoLog | None = None
-        self.finished = self._begun = False
+    def __init__(self, command: Command, source: StoredMatrix, place: ResultPlace) -> None:
+        self._command, self._piece_bytes = command, PIECE_BYTES
         self.plan: AnyPlan | None = None
-        self._passes: tuple[list[StoredSlab], ...] = ([], [])
-        self._kept = self._damaged = 0
-        self._identity = command.identity(source, destination)
-        self._journal = destination.open_journal(destination.journal_at(command.checkpoint))
-        try:
-            self._open(order)
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
+        identity = command.identity(source, place)
+        super().__init__(identity, place, command.checkpoint, restart=command.restart)
+        self.stored = StoredMatrix(self.output, writable=not self.finished)
+        self._parts = 0 if self.plan is None else len(self.plan.slabs)
+        self._kept = self.done(0)
 
-    def __enter__(self) -> Self:
-        return self
+    def _open(self) -> None:
+        if self.earlier is not None:
+            self.plan = plan_of(self.path, self.earlier)
+            self._piece_bytes = self.earlier.plan["piece_bytes"]
+        super()._open()
 
-    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
-        """Close the files; after an `InputError` remove a run that has finished nothing."""
-        if self._begun and isinstance(error, InputError):
-            if not any(self._passes):
-                self._journal.clear()
-            if any(self._passes) or self.destination.work_files():
-                say_kept(error)
-        close_run(self._journal, self._draft, self._redo)
-        self._draft = self._redo = None
-
-    def _open(self, order: str) -> None:
-        destination, path = self.destination, self._journal.path
-        if self._command.restart:
-            self._forget()
-        earlier = self._earlier = EarlierRun.read(path, self._journal.records)
-        if earlier is not None:
-            refuse(path, earlier.differences(self._identity))
-            self.plan, self._passes = earlier.plan, earlier.passes
-            if earlier.finished is not None:
-                self._check_finished(earlier.finished)
-                self._clean()
-                return
-        if destination.in_place is None:
-            self._draft = (
-                destination.create(path, order, sparse=self._command.triangle)
-                if earlier is None
-                else destination.reopen(path)
-            )
-        operand = self._draft.operand if self._draft is not None else destination.in_place
-        if operand is None:
-            operand = destination.finished() if earlier is not None and earlier.publishing else None
-        if operand is None:
-            raise InputError(
-                f"{destination.part(path)}, the unfinished output that goes with {path}, is gone; "
-                f"{BEGIN_AGAIN}"
-            )
-        self._open_store(operand, earlier)
-        if earlier is not None:
-            self._recover(earlier)
-
-    def _open_store(self, operand: Operand, earlier: EarlierRun | None) -> None:
-        self.stored = StoredMatrix(operand, writable=True)
-        output = self.stored.T if self._command.transposed else self.stored
-        self._store = SlabStore(output, PIECE_BYTES if earlier is None else earlier.piece_bytes)
-
-    def _check_finished(self, then: Mapping[str, Any]) -> None:
-        operand = self.destination.in_place or self.destination.finished()
-        found = differences("it", then, {} if operand is None else fingerprint(operand))
-        if found or operand is None:
-            raise InputError(
-                f"{self.destination.path} was finished, but is no longer what the run left: "
-                f"{'; '.join(found)}; {BEGIN_AGAIN}"
-            )
-        self.stored = StoredMatrix(operand, writable=False)
-        self.finished = True
-        self._kept = len(self._passes[0])
-
-    def _forget(self) -> None:
-        """Discard an earlier run.
-
-        Raises
-        ------
-        InputError
-            When A is half overwritten by it.
-        """
-        path, in_place = self._journal.path, self.destination.in_place
-        if self.destination.updates and in_place is not None and self._journal.records:
-            earlier = EarlierRun.read(path, self._journal.records)
-            if earlier is not None and earlier.finished is None:
-                self._open_store(in_place, earlier)
-                if not self._store.as_sampled(earlier.plan.slabs, earlier.samples):
-                    raise InputError(
-                        f"{self.destination.path} is half overwritten by the run of {path}: "
-                        "finish it with the same command, or restore A first"
-                    )
-        self.discard()
-
-    def discard(self) -> None:
-        """Remove journal, draft and redo log: the next run begins again."""
-        if self._draft is not None:
-            self._draft.discard()
-            self._draft = None
-        self._journal.clear()
-        self.destination.remove(self._journal.path)
-        self.destination.remove_work()
-        redo_path(self._journal.path).unlink(missing_ok=True)
-
-    def _place(self, pass_number: int, slab: StoredSlab) -> Columns:
-        if self.plan is None:
-            raise InputError("the run has no plan yet")
-        places = self.plan.interchanged if pass_number else self.plan.slabs
-        return places[slab.number]
-
-    def _recover(self, earlier: EarlierRun) -> None:
-        """Write to the output what the redo log keeps, and check every recorded slab."""
-        path = self._journal.path
-        # A slab whose record is lost may have been overwritten by the last pass.
-        if self._journal.damaged and (self.destination.updates or self._passes[1]):
-            raise damaged_error(path, f"in lines {self._journal.damaged}")
-        # All was durable before it was published, and is opened for reading only.
-        published = self._draft is None and self.destination.in_place is None
-        if earlier.last is not None and not published and redo_path(path).exists():
-            number, slab = earlier.last
-            with closing(redo_log(path, earlier.redo, earlier.run)) as log:
-                self._store.apply(log, self._place(number, slab), slab.checksums)
-        factored, final = self._passes
-        # A slab of the last pass has taken the place of its factored one.
-        found = [self._whole(0, slab) for slab in factored[len(final) :]]
-        passed = [self._whole(1, slab) for slab in final]
-        if not all(passed) or ((final or self.destination.updates or published) and not all(found)):
-            raise damaged_error(self.destination.path, "after it was stored")
-        self._damaged = found.count(False)
-        if not all(found):
-            del factored[found.index(False) :]
-        rest = earlier.plan.slabs[len(factored) :]
-        if self.destination.updates and not self._store.as_sampled(rest, earlier.samples):
-            raise damaged_error(self.destination.path, "by something else than the run")
-        self._kept = len(factored)
-        if published:
-            self.finish()
-
-    def _whole(self, pass_number: int, slab: StoredSlab) -> bool:
-        return self._store.whole(self._place(pass_number, slab), slab.checksums)
+    def _lost(self, rects: list[Rect]) -> list[Rect]:
+        """Return the pieces of the slabs from the first changed one on."""
+        changed, entries = set(rects), self.pieces.entries()
+        first = (number for number, each in enumerate(entries) if changed & each.pieces.keys())
+        return [rect for entry in entries[next(first, len(entries)) :] for rect in entry.pieces]
 
     def begin(self, plan: AnyPlan, options: Options) -> None:
         """Prepare journal and redo log for a plan: the earlier run's, if there is one.
@@ -232,72 +126,114 @@ class SlabCheckpoint:
         InputError
             When the options exclude the earlier run's plan.
         """
-        path, earlier = self._journal.path, self._earlier
-        if earlier is not None:
-            refuse(path, earlier.excluded_by(options))
-        self._begun = True
-        if earlier is not None:
-            if earlier.redo[1]:
-                self._redo = redo_log(path, earlier.redo, earlier.run)
-            return
-        self.plan, run = plan, secrets.token_hex(8)
-        places = [*(plan.slabs if self.destination.updates else ()), *plan.interchanged]
-        size = self._store.redo_size(places)
-        if size[1]:
-            self._redo = redo_log(path, size, run, create=True)
-        samples = self._store.samples(plan.slabs) if self.destination.updates else []
-        record = EarlierRun.first_record(run, self._identity, plan, samples, size, PIECE_BYTES)
-        self._journal.append([record])
-        sync(path.parent)
+        if self.plan is not None:
+            refuse(self.path, _excluded_by(self.plan, options))
+        plan = self.plan = self.plan or plan
+        self._parts = len(plan.slabs)
+        places = [*(plan.slabs if self.place.updates else ()), *plan.interchanged]
+        slabs = [self._cut(place) for place in places]
+        most = max((rect.area for rects in slabs for rect in rects), default=0)
+        redo = most * self.output.matrix.dtype.itemsize, max(map(len, slabs), default=0)
+        own = [rect for place in plan.slabs for rect in self._cut(place)]
+        self._begin({"slabs": plan.to_dict(), "piece_bytes": self._piece_bytes}, own, redo)
 
     def done(self, pass_number: int) -> int:
         """Return how many slabs of a pass are finished."""
-        return len(self._passes[pass_number])
+        return len(self.pieces.entries(pass_number))
 
     def notes(self) -> list[Notes]:
-        """Return what was recorded with each slab that is factored."""
-        return [slab.notes for slab in self._passes[0]]
+        """Return what was recorded with each slab of the first pass."""
+        return [
+            {name: _decode(array) for name, array in entry.notes.items()}
+            for entry in self.pieces.entries()
+        ]
 
-    def store(
-        self, pass_number: int, number: int, place: Columns, array: NDArray[Any], notes: Notes
-    ) -> None:
-        """Store a slab durably, and record it; slabs of a pass come in order."""
-        redo = self._redo if self.destination.updates or pass_number else None
-        if redo is None:
-            slab = StoredSlab(number, self._store.write(place, array), notes)
-            self._journal.append([slab.record(pass_number)])
-        else:
-            slab = StoredSlab(number, self._store.keep(redo, place, array), notes)
-            self._journal.append([slab.record(pass_number)])
-            self._store.write(place, array)
-        self._passes[pass_number].append(slab)
+    def store(self, pass_number: int, place: Columns, array: NDArray[Any], notes: Notes) -> None:
+        """Store the next slab of a pass durably, and record it."""
+        trans = self._columns.trans
 
-    def finish(self) -> None:
-        """Publish the output, and note that the run is finished."""
-        if self.finished:
-            return
-        operand = self.stored.operand
-        if self._draft is not None:
-            self._journal.append([{"publishing": self._draft.part.name}])
-            self._draft.publish()
-            self._draft = None
-            published = self.destination.finished()
-            if published is None:
-                raise InputError(f"{self.destination.path} vanished as soon as it was published")
-            operand = published
-        operand.matrix.flush()
-        self._journal.append([{"finished": fingerprint(operand)}])
-        self.finished = True
-        self._clean()
+        def part(rect: Rect) -> NDArray[Any]:
+            first, width = (rect.row, rect.rows) if trans else (rect.col, rect.cols)
+            columns = array[:, first - place.first : first - place.first + width]
+            return columns.T if trans else columns
 
-    def _clean(self) -> None:
-        """Remove what a finished run does not need."""
-        self.destination.clean(self._journal.path)
-        self.destination.remove_work()
+        encoded = {name: _encode(array) for name, array in notes.items()}
+        self._store(self._cut(place), part, encoded, pass_number)
 
     @property
-    def resumption(self) -> Resumption:
-        """How much of an earlier run this run found finished; `tiles` are slabs."""
-        slabs = 0 if self.plan is None else len(self.plan.slabs)
-        path = str(self._journal.path)
-        return Resumption(path, slabs, self._kept, self._damaged, self.finished)
+    def _columns(self) -> Operand:
+        """The matrix whose columns are the slabs: the output, or its transpose."""
+        return self.output.transposed() if self._command.transposed else self.output
+
+    def _cut(self, place: Columns) -> list[Rect]:
+        return pieces_of(place, self._columns, self._piece_bytes)
+
+
+def pieces_of(place: Columns, columns: Operand, most: int) -> list[Rect]:
+    """Cut a slab, columns of a matrix, into pieces of at most `most` bytes, or of one column.
+
+    They are rectangles of the matrix as it is stored, from left to right.
+    """
+    first, last, top = place
+    rows = columns.shape[0] - top
+    step = max(1, most // max(1, rows * columns.matrix.dtype.itemsize))
+    spans = [(col, min(step, last - col)) for col in range(first, last, step)]
+    if columns.trans:
+        return [Rect(col, top, cols, rows) for col, cols in spans]
+    return [Rect(top, col, rows, cols) for col, cols in spans]
+
+
+def plan_of(path: Path, earlier: EarlierRun) -> AnyPlan:
+    """Return the plan of an earlier run.
+
+    Raises
+    ------
+    InputError
+        When the journal is of a run of another kind.
+    """
+    if not isinstance(earlier.plan, dict) or "slabs" not in earlier.plan:
+        raise InputError(
+            f"{path} is the journal of a run of {earlier.identity.routine}, which has no slabs: "
+            "finish it with the same command"
+        )
+    values = earlier.plan["slabs"]
+    return (SolvePlan if values["kind"] == "solve" else SlabPlan).from_dict(values)
+
+
+def recorded_plan(path: Path) -> AnyPlan | None:
+    """Return the plan of the run of the journal at a path; None where there is none.
+
+    Raises
+    ------
+    InputError
+        When the journal is of a run of another kind.
+    """
+    earlier = EarlierRun.at(path)
+    return None if earlier is None else plan_of(path, earlier)
+
+
+def _excluded_by(plan: AnyPlan, options: Options) -> list[str]:
+    """Say in words why options do not allow a plan."""
+    limit, found = options.host_bytes, []
+    if limit is not None and plan.bytes_held > limit:
+        held, now_allowed = format_size(plan.bytes_held), format_size(limit)
+        found.append(f"the plan holds {held}, allowed are now {now_allowed}")
+    now = update_devices(options)
+    if isinstance(plan, SlabPlan) and plan.slabs and plan.devices != now:
+        then = ", ".join(plan.devices) or "the host"
+        found.append(f"updates ran on {then}, not on {', '.join(now) or 'the host'}")
+    width = max((slab.width for slab in plan.slabs), default=0)
+    if options.tile is not None:
+        columns = plan.p if isinstance(plan, SolvePlan) else plan.n
+        asked = min(options.tile[1], columns), options.tile[2]
+        if asked != (width, plan.block):
+            found.append(f"slabs and blocks had {width} and {plan.block} columns, not {asked}")
+    return found
+
+
+def _encode(array: NDArray[Any]) -> list[str]:
+    return [array.dtype.str, base64.b64encode(array.tobytes()).decode()]
+
+
+def _decode(values: Sequence[str]) -> NDArray[Any]:
+    return np.frombuffer(base64.b64decode(values[1]), values[0])

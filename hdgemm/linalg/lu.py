@@ -19,10 +19,10 @@ from hdgemm.call.recorder import Recorder, report_done
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
 from hdgemm.fortran import getrf
+from hdgemm.linalg.checkpoint import Command
 from hdgemm.linalg.devices.run import strategy_of
 from hdgemm.linalg.planning.factors import mirrored, plan_in_array
 from hdgemm.linalg.planning.slab import Columns, SlabPlan
-from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slabs.lu import factor_panel, factor_slabs, interchange_stored, recorded
 from hdgemm.linalg.slabs.run import slab_run
 from hdgemm.linalg.slabs.slab import Slab, both, check_finite_slab

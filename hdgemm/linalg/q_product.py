@@ -213,7 +213,7 @@ class QProduct:
             if done is None:
                 out[:, first:last] = top
             else:
-                done.store(0, slab.number, slab.place, top, {})
+                done.store(0, slab.place, top, {})
 
     def _conjugate(self, slab: Slab) -> None:
         if self.conjugate and slab.array.dtype.kind == "c":

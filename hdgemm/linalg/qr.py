@@ -14,6 +14,7 @@ from hdgemm.call.prepared import Prepared
 from hdgemm.call.recorder import report_done
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
+from hdgemm.linalg.checkpoint import Command
 from hdgemm.linalg.devices.qr import on_disk, qr_on_devices
 from hdgemm.linalg.devices.run import strategy_of
 from hdgemm.linalg.planning.factors import plan_in_array
@@ -23,7 +24,6 @@ from hdgemm.linalg.rows.checkpoint import durable_rows
 from hdgemm.linalg.rows.row_pass import RowPass
 from hdgemm.linalg.rows.source import TallRows
 from hdgemm.linalg.rows.tsqr import Triangle
-from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.stored_factors import QRFactors, reserve_beside, save_factors
 from hdgemm.product.target import is_location, single
 

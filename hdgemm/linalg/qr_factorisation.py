@@ -17,13 +17,13 @@ from hdgemm.call.input_checks import check_reread, input_unchanged
 from hdgemm.call.operands import open_matrix
 from hdgemm.call.recorder import Recorder, report_done
 from hdgemm.call.run import folder_of, machine_of
-from hdgemm.durable.destination import Destination as DurablePlace
+from hdgemm.durable.place import ResultPlace
 from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.linalg.checkpoint import Command
 from hdgemm.linalg.planning.devices import devices_of, slab_devices
 from hdgemm.linalg.planning.rows import RowShape, rows_for, triangle_work
 from hdgemm.linalg.planning.search import Storage, plan_slabs
 from hdgemm.linalg.planning.slab import SlabPlan
-from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.slabs.householder import Reflectors
 from hdgemm.linalg.slabs.pipeline import SlabPipeline
 from hdgemm.linalg.slabs.run import slab_run
@@ -116,7 +116,7 @@ class QrFactorisation:
         """Describe the file of a durable run's reflectors, which lies beside its result."""
         if not isinstance(result.out, Location):
             raise InputError("checkpoint needs results in files: give locations of Q and R in out")
-        place = DurablePlace.aside(result.out, result.form.shape, self.dtype, None)
+        place = ResultPlace.aside(result.out, result.form.shape, self.dtype)
         return self.output(
             place.work(".qr.npy"), self.source.shape, command=Command("qr", {}, checkpoint=True)
         )
@@ -310,7 +310,7 @@ class QrFactorisation:
             place = plan.slabs[number]
             recorder.check_cancel()
             part = upper_columns(reflectors.stored, plan.m, place.first, place.last)
-            done.store(0, number, place, part, {})
+            done.store(0, place, part, {})
 
     def _store(self, recorder: Recorder, v: StoredMatrix, r: Destination, slab: Slab) -> None:
         """Store a slab's reflectors, and then the columns of R above them."""

@@ -12,9 +12,9 @@ from hdgemm.call.operands import open_columns, open_matrix
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import open_run
 from hdgemm.errors import InputError
+from hdgemm.linalg.checkpoint import Command
 from hdgemm.linalg.q_product import QProduct
 from hdgemm.linalg.qr_factorisation import QrFactorisation
-from hdgemm.linalg.slab_journal import Command
 from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:

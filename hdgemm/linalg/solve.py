@@ -13,9 +13,9 @@ from hdgemm.call.operands import absolute, open_square
 from hdgemm.call.prepared import Prepared
 from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError
+from hdgemm.linalg.checkpoint import Command
 from hdgemm.linalg.factored_solve import prepare_triangular
 from hdgemm.linalg.planning.solve import SINGLE
-from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.solving.columns import RightHandSides
 from hdgemm.linalg.solving.refinement import NotConvergedError
 from hdgemm.linalg.solving.system import MIRRORED, Solved, System, prepare_system, structure_of

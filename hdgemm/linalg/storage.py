@@ -11,17 +11,15 @@ import numpy as np
 from hdgemm.call.operands import computes_in_place
 from hdgemm.call.run import folder_of
 from hdgemm.dtypes import SUPPORTED
-from hdgemm.durable.destination import Destination as DurablePlace
-from hdgemm.durable.journal import read_journal
+from hdgemm.durable.place import ResultPlace
 from hdgemm.durable.run import check_whole
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.fortran import SingularMatrixError
-from hdgemm.linalg.checkpoint import SlabCheckpoint
+from hdgemm.linalg.checkpoint import SlabCheckpoint, recorded_plan
 from hdgemm.linalg.planning.factors import plan_for as plan_slabs_of
 from hdgemm.linalg.planning.slab import SlabPlan
-from hdgemm.linalg.slab_journal import EarlierRun
 from hdgemm.matrices.companions import CompanionFiles
-from hdgemm.matrices.filelocks import lock_for_run, unlock_run
+from hdgemm.matrices.filelocks import overwriting_alone
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import keeps_name
 from hdgemm.matrices.location import Location, parse_location
@@ -40,8 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.checkpoint import AnyPlan, Command
     from hdgemm.linalg.planning.slab import Kind
-    from hdgemm.linalg.slab_journal import AnyPlan, Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +199,7 @@ class Output:
             )
         new = isinstance(out, ScratchFile | Location) or (out is None and not over_a)
         if durable and not new:
-            DurablePlace.of_existing(matrix.operand, updates=over_a)
+            ResultPlace.of_existing(matrix.operand, updates=over_a)
         return cls(out, a, source, form, over_a, matrix, new, command if durable else None)
 
     @property
@@ -234,9 +232,7 @@ class Output:
         """
         if self.command is None or self.command.restart:
             return None
-        path = self._durable_place().journal_at(self.command.checkpoint)
-        earlier = EarlierRun.read(path, read_journal(path)[0]) if path.is_file() else None
-        return None if earlier is None else earlier.plan
+        return recorded_plan(self._durable_place().journal_at(self.command.checkpoint))
 
     def work_file(self, suffix: str) -> Location | None:
         """Return the place of a file beside the result for factors that lead to it, which a durable
@@ -244,12 +240,12 @@ class Output:
         """
         return Location(self._durable_place().work(suffix)) if self.durable else None
 
-    def _durable_place(self) -> DurablePlace:
+    def _durable_place(self) -> ResultPlace:
         (shape, dtype, _), given = self.form, self.a if self.over_a else self.out
         if isinstance(given, Location):
-            return DurablePlace.aside(given, shape, dtype, None)
+            return ResultPlace.aside(given, shape, dtype)
         existing = self.source if self.over_a else self.matrix
-        return DurablePlace.of_existing(existing.operand, updates=self.over_a)
+        return ResultPlace.of_existing(existing.operand, updates=self.over_a)
 
     @contextmanager
     def opened(self, *, sparse: bool = False) -> Iterator[Destination]:
@@ -349,8 +345,8 @@ def _durable(output: Output, command: Command) -> Iterator[Destination]:
     source, (shape, dtype, order) = output.source, output.form
     if isinstance(output.out, Location):
         place = output.out
-        aside = DurablePlace.aside(place, shape, dtype, source.operand)
-        with _run(command, source, aside, order) as checkpoint:
+        aside = ResultPlace.aside(place, shape, dtype, order, sparse=command.triangle)
+        with _run(command, source, aside) as checkpoint:
             yield Destination(checkpoint.stored, None, place, new=True, checkpoint=checkpoint)
         return
     given = output.a if output.over_a else output.out
@@ -358,42 +354,32 @@ def _durable(output: Output, command: Command) -> Iterator[Destination]:
         _check_out(stored, source, shape, dtype)
         matrix = stored.operand.matrix
         updates = overlaps(matrix, source.operand.matrix)
-        existing = DurablePlace.of_existing(stored.operand, updates=updates)
-        with _run(command, source, existing, order) as checkpoint, keeps_name(matrix):
+        existing = ResultPlace.of_existing(stored.operand, updates=updates)
+        with _run(command, source, existing) as checkpoint, keeps_name(matrix):
             location = parse_location(given) if is_location(given) else None
             yield Destination(stored, given, location, checkpoint=checkpoint)
 
 
 @contextmanager
-def _run(
-    command: Command, source: StoredMatrix, place: DurablePlace, order: str
-) -> Iterator[SlabCheckpoint]:
-    with SlabCheckpoint(command, source, place, order) as checkpoint:
+def _run(command: Command, source: StoredMatrix, place: ResultPlace) -> Iterator[SlabCheckpoint]:
+    with SlabCheckpoint(command, source, place) as checkpoint:
         try:
             yield checkpoint
         except SingularMatrixError:
-            if not checkpoint.destination.updates:
+            if not checkpoint.place.updates:
                 checkpoint.discard()  # to go on would fail again
             raise
         checkpoint.finish()
 
 
-@contextmanager
-def _only_run(given: Any, stored: StoredMatrix) -> Iterator[None]:
+def _only_run(given: Any, stored: StoredMatrix) -> AbstractContextManager[None]:
     """Lock a .npy or raw file that is overwritten: two runs would factor each other's columns.
 
     Views of a file are not locked: runs may overwrite several at once.
     """
     matrix = stored.operand.matrix
     whole = is_location(given) and parse_location(given).kind.whole_file
-    if not whole or not isinstance(matrix, FileMatrix):
-        yield
-        return
-    lock_for_run(matrix)
-    try:
-        yield
-    finally:
-        unlock_run(matrix)
+    return overwriting_alone(matrix) if whole and isinstance(matrix, FileMatrix) else nullcontext()
 
 
 def _open_writable(x: Any, what: str) -> StoredMatrix:

@@ -15,8 +15,8 @@ from hdgemm.call.run import OpenRun, open_run
 from hdgemm.call.run_sequence import RunSequence
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.fortran import laswp
+from hdgemm.linalg.checkpoint import Command
 from hdgemm.linalg.planning.slab import Columns, SlabPlan
-from hdgemm.linalg.slab_journal import Command
 from hdgemm.linalg.solving.factors import prepare_lu_factors
 from hdgemm.linalg.storage import Output, check_apart
 from hdgemm.machine.limits import host_bytes
@@ -229,7 +229,7 @@ class _Call:
             block = self._lower(found.matrix, number, part, p, recorder)
             with recorder.operation("store2", number, nbytes=block.nbytes):
                 if done is not None:
-                    done.store(0, number, part, block, {"pivots": found.pivots})
+                    done.store(0, part, block, {"pivots": found.pivots})
                 else:
                     left.stored[:, part.first : part.last] = block
         resumption = None if done is None else done.resumption

@@ -13,11 +13,14 @@ import errno
 import fcntl
 import struct
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hdgemm.matrices.filematrix import FileMatrix
 
 #: Distances of the locked bytes from the elements; no file has so many bytes.
@@ -32,19 +35,20 @@ _WAIT_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.02
 
 
-def lock_for_run(matrix: FileMatrix) -> None:
-    """Lock a matrix that a run overwrites, until its file is closed; `InputError` while another run
-    does.
+@contextmanager
+def overwriting_alone(matrix: FileMatrix) -> Iterator[None]:
+    """Hold the lock of a matrix that a run overwrites; `InputError` while another run does.
+
+    It is released at the end, not only with the file, which a forked child would keep open.
     """
     if not _set(matrix, fcntl.F_WRLCK, _RUN):
         raise InputError(
             f"another run is overwriting {matrix.path}; wait for it", path=str(matrix.path)
         )
-
-
-def unlock_run(matrix: FileMatrix) -> None:
-    """Release the lock of a run, which a forked child would keep."""
-    _set(matrix, fcntl.F_UNLCK, _RUN)
+    try:
+        yield
+    finally:
+        _set(matrix, fcntl.F_UNLCK, _RUN)
 
 
 def lock_for_writing(matrix: FileMatrix) -> None:

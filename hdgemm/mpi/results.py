@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.durable.destination import Destination as DurablePlace
 from hdgemm.durable.journal import locked_name
+from hdgemm.durable.place import ResultPlace
 from hdgemm.errors import InputError
 from hdgemm.linalg.storage import Destination
 from hdgemm.linalg.stored_factors import reserve_beside, save_factors
@@ -142,7 +142,7 @@ def new_target(
     factor
         The kind of a factorisation and its matrix: files for its arrays are reserved, too.
     """
-    aside = DurablePlace.aside(place, shape, dtype, None)
+    aside = ResultPlace.aside(place, shape, dtype)
     path = real_path(aside.path)
     part = path.with_name(f".{path.name}.mpi.part")
     with ExitStack() as stack:

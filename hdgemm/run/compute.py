@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.durable.run import check_whole, run_durably
+from hdgemm.durable.run import check_whole
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stores import create_matrix
 from hdgemm.progress import Progress
+from hdgemm.run.checkpoint import run_durably
 from hdgemm.run.engine import run_product
 from hdgemm.run.session import session_for
 from hdgemm.verify import MEMORY
@@ -22,13 +23,13 @@ from hdgemm.verify.freivalds import Check, CheckSettings
 if TYPE_CHECKING:
     import threading
 
-    from hdgemm.durable.checkpoint import Checkpoint
-    from hdgemm.durable.run import Checkpointing
+    from hdgemm.durable.place import Checkpointing
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import Plan
     from hdgemm.product.product import Product
     from hdgemm.progress import Watch
     from hdgemm.report import Report
+    from hdgemm.run.checkpoint import ProductCheckpoint
     from hdgemm.run.session import Session
 
 
@@ -58,7 +59,7 @@ def compute(
             )
         run = partial(_verified, options=chosen, session=opened, watch=watch, plan=plan)
         if checkpoint:
-            return run_durably(product, run, journal=checkpoint, restart=restart)
+            return run_durably(product, run, checkpoint=checkpoint, restart=restart)
         if product.c is not None:
             check_whole(product.c)
             return run(product)
@@ -70,7 +71,7 @@ def compute(
 
 def _verified(
     product: Product,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: ProductCheckpoint | None = None,
     *,
     options: Options,
     session: Session,

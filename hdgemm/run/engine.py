@@ -28,7 +28,6 @@ from hdgemm.run.shared import SharedRun
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from hdgemm.durable.checkpoint import Checkpoint
     from hdgemm.matrices.base import Matrix
     from hdgemm.options import Options
     from hdgemm.pipeline.devices.protocol import Device
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from hdgemm.product.product import Product
     from hdgemm.progress import TileGrid, Watch
     from hdgemm.report import Report, Resumption
+    from hdgemm.run.checkpoint import ProductCheckpoint
     from hdgemm.run.session import Session
 
 _LOG: Final = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def run_product(
     watch: Watch,
     *,
     plan: Plan | None = None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: ProductCheckpoint | None = None,
 ) -> Report:
     """Compute a checked product whose C is open.
 
@@ -91,7 +91,7 @@ class _Run:
     options: Options
     session: Session
     watch: Watch
-    checkpoint: Checkpoint | None
+    checkpoint: ProductCheckpoint | None
 
     def _problem_for(self, device: Device, *, shared: bool) -> Problem:
         return problem_on(

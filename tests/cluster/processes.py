@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hdgemm.durable.journal import read_journal
+from hdgemm.durable.pieces import Entry
 from tests.child import ends_with_parent
 
 #: Without samples of stacks and event loops.
@@ -126,7 +127,7 @@ def pieces(journal):
     """Return the rectangles that a journal records as done, however often."""
     records, damaged = read_journal(journal)
     assert not damaged
-    return [record["done"][:4] for record in records if "done" in record]
+    return [rect for each in records if "done" in each for rect in Entry.of(each).pieces]
 
 
 def assert_done_once(journal, shape):

@@ -11,6 +11,7 @@ from hdgemm.cluster.connection import ClusterError
 from hdgemm.durable.journal import read_journal
 from hdgemm.errors import CancelledRunError, InputError
 from hdgemm.options import Options
+from tests.cluster.processes import pieces
 from tests.matrices.test_objectstore import bucket, endpoint  # noqa: F401 - fixtures
 from tests.reference import assert_close_in_eps
 
@@ -51,9 +52,9 @@ def test_a_run_that_is_cut_off_goes_on_and_its_array_appears_at_the_end(
         assert_close_in_eps(np.asarray(c), a, b)
     assert multiply(*operands, out=out, client=client, options=OPTIONS).resumption.finished
     [journal] = tmp_path.glob(".*.hdgemm-journal")
-    pieces = [record["done"] for record in read_journal(journal)[0] if "done" in record]
-    assert sum(rows * cols for _, _, rows, cols, _ in pieces) == 2060 * 1030
-    blocks = [record["block"]["rect"] for record in read_journal(journal)[0] if "block" in record]
+    assert sum(rect.area for rect in pieces(journal)) == 2060 * 1030
+    records = read_journal(journal)[0]
+    blocks = [record["notes"]["block"] for record in records if "done" in record]
     assert all(row % 1024 == col % 1024 == 0 for row, col, *_ in blocks)
 
 

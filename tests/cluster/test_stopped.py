@@ -13,8 +13,8 @@ import hdgemm
 from hdgemm.cluster import cholesky, lease, multiply
 from hdgemm.cluster.lease import Lease
 from hdgemm.durable.audit import audit
+from hdgemm.durable.earlier_run import DamagedError
 from hdgemm.durable.journal import read_journal
-from hdgemm.durable.previous_run import DamagedError
 from hdgemm.errors import CancelledRunError
 from hdgemm.options import Options
 from tests.cluster.processes import scheduler, wait_for, wait_in_blocks, worker
@@ -181,8 +181,8 @@ def test_a_worker_that_was_stopped_writes_nothing(client, folder, routine):
 def blocks_of(journal, name):
     """Return the blocks that a journal records for a worker."""
     records, _ = read_journal(journal)
-    return [each["block"]["rect"] for each in records
-            if "block" in each and each["block"]["worker"] == name]  # fmt: skip
+    notes = [each["notes"] for each in records if "done" in each]
+    return [each["block"] for each in notes if each["worker"] == name]
 
 
 def overwrite(folder, rect):

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from hdgemm.blas.products import multiply
 from hdgemm.cli.app import app
 from hdgemm.durable.audit import audit
+from hdgemm.durable.earlier_run import DamagedError
 from hdgemm.durable.journal import Journal
-from hdgemm.durable.previous_run import DamagedError
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.options import Options
 from tests.durable.durable_case import TILE, Case, shared_case
@@ -201,7 +201,7 @@ class TestRefusals:
         case = Case(tmp_path)
         with Journal(case.journal) as journal:
             journal.append([{"begin": begin}])
-        with pytest.raises(InputError, match="no journal of format 1"):
+        with pytest.raises(InputError, match="no journal of format 2"):
             case.run()
         case.run(restart=True)
         assert case.sha() == case.expected

@@ -97,7 +97,7 @@ def test_a_device_that_fails_leaves_its_tiles_to_the_other(machine, files, caplo
 def test_other_devices_are_refused_by_name(machine, files):
     with pytest.raises(InterruptedRunError):
         run(files, stop_at=3)
-    with pytest.raises(hdgemm.InputError, match="the device was x, y, is x;"):
+    with pytest.raises(hdgemm.InputError, match=r"the device was x, y, is x\. "):
         run(files, devices=("x",))
     run(files)
 

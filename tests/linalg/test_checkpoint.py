@@ -11,16 +11,16 @@ import pytest
 import scipy.linalg
 
 import hdgemm
+from hdgemm.durable.earlier_run import DamagedError
 from hdgemm.durable.journal import Journal
-from hdgemm.durable.previous_run import DamagedError
 from hdgemm.linalg import (
+    checkpoint,
     cho_factor,
     cholesky,
     inv,
     lstsq,
     lu_factor,
     qr,
-    slab_store,
     solve,
     solve_triangular,
 )
@@ -223,7 +223,7 @@ def test_another_command_is_refused(tmp_path):
         cholesky(tmp_path / "A.npy", **command | {"options": hdgemm.Options(tile=(1, 8, 3))})
     with pytest.raises(hdgemm.InputError, match="allowed are now"):
         cholesky(tmp_path / "A.npy", **command | {"options": hdgemm.Options(host_memory=1000)})
-    with pytest.raises(hdgemm.InputError, match="is the journal of a run of cholesky"):
+    with pytest.raises(hdgemm.InputError, match="the routine was cholesky, is multiply"):
         hdgemm.multiply(tmp_path / "A.npy", tmp_path / "A.npy", out=tmp_path / "F.npy",
                         checkpoint=True)  # fmt: skip
     np.save(tmp_path / "A.npy", 2 * matrix_for(cholesky))
@@ -281,9 +281,9 @@ def test_a_changed_matrix_in_place_is_refused(tmp_path, column):
     np.save(tmp_path / "A.npy", np.asfortranarray(matrix_for(lu_factor)))
     command = interrupted(tmp_path, lu_factor, tmp_path / "A.npy", out=None, overwrite_a=True)
     np.load(tmp_path / "A.npy", mmap_mode="r+")[0, column] += 1
-    with pytest.raises(DamagedError, match="restore A"):
+    with pytest.raises(DamagedError, match="restore the old elements"):
         lu_factor(tmp_path / "A.npy", **command)
-    with pytest.raises(hdgemm.InputError, match="half overwritten"):
+    with pytest.raises(hdgemm.InputError, match="half updated"):
         lu_factor(tmp_path / "A.npy", **command, restart=True)
     with pytest.raises(hdgemm.InputError, match="half updated"):
         hdgemm.multiply(np.eye(N), np.eye(N), out=np.load(tmp_path / "A.npy", "r+"))
@@ -301,9 +301,9 @@ def test_a_damaged_record_of_a_slab_that_was_interchanged_is_refused(tmp_path):
         lu_factor(a, observer=interrupt("store2", 2, 1), **command)
     journal = tmp_path / ".F.npy.hdgemm-journal"
     lines = journal.read_bytes().split(b"\n")
-    lines[2] = lines[2].replace(b"slab", b"slob")
+    lines[2] = lines[2].replace(b"done", b"gone")
     journal.write_bytes(b"\n".join(lines))
-    with pytest.raises(DamagedError, match=r"changed in lines \[3\]"):
+    with pytest.raises(DamagedError, match=r"damaged in lines \[3\]"):
         lu_factor(a, **command)
     lu_factor(a, **command, restart=True)
     expected, _ = lu_factor(a, out=tmp_path / "E.npy", options=SLABS)
@@ -418,7 +418,7 @@ def test_a_wrong_right_hand_side_keeps_the_factors(folder):
     assert not [name for name in names(folder) if "work" in name]
 
 
-@pytest.mark.parametrize("reserving", ["draft.allocate", "destination.sync", "redo_log.sync"])
+@pytest.mark.parametrize("reserving", ["draft.allocate", "place.sync", "redo_log.sync"])
 def test_an_interrupt_before_the_first_record_leaves_nothing(folder, monkeypatch, reserving):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -462,7 +462,5 @@ def test_a_journal_elsewhere(tmp_path):
 
 def test_pieces_cover_a_slab(tmp_path):
     with hdgemm.create(tmp_path / "M.npy", (N, N), order="F") as stored:
-        store = slab_store.SlabStore(stored, 3 * N * 8)
-        rects = store.pieces(Columns(7, 14, 0))
+        rects = checkpoint.pieces_of(Columns(7, 14, 0), stored.operand, 3 * N * 8)
         assert [(rect.row, rect.rows) for rect in rects] == [(7, 3), (10, 3), (13, 1)]
-        assert store.redo_size([Columns(7, 14, 0)]) == (3 * N * 8, 3)

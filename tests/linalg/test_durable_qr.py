@@ -49,10 +49,10 @@ def test_r_keeps_its_slabs_when_the_reflectors_are_lost(tmp_path, monkeypatch):
     np.save(tmp_path / "A.npy", random_matrix(40, 40, "float64"))
     store = SlabCheckpoint.store
 
-    def store_one(done, pass_number, number, *rest):
-        if done.destination.path.name == "R.npy" and number:
+    def store_one(done, pass_number, place, *rest):
+        if done.place.path.name == "R.npy" and place.first:
             raise InterruptedRunError
-        store(done, pass_number, number, *rest)
+        store(done, pass_number, place, *rest)
 
     command = {"mode": "r", "out": tmp_path / "R.npy", "checkpoint": True}
     with monkeypatch.context() as patch:

@@ -13,11 +13,11 @@ import hdgemm
 from hdgemm import fortran, linalg
 from hdgemm.errors import MatrixIOError
 from hdgemm.linalg import cho_factor, cholesky, lu_factor
-from hdgemm.linalg.slab_store import SlabStore
 from hdgemm.linalg.slabs import cholesky as cholesky_elimination
 from hdgemm.linalg.slabs import slab
 from hdgemm.linalg.slabs import slab as input_checks
 from hdgemm.linalg.slabs.pipeline import SlabPipeline
+from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
 from tests.linalg.matrices import positive_definite, random_matrix
 from tests.linalg.tall import plan_tsqr
@@ -91,17 +91,17 @@ def test_no_column_is_overwritten_before_its_slab_is_computed(tmp_path, monkeypa
 
 
 def test_a_slab_that_a_durable_run_has_begun_to_store_is_named(tmp_path, monkeypatch):
-    a, write, calls = random_matrix(N, N, "float64"), SlabStore.write, []
+    a, write, calls = random_matrix(N, N, "float64"), FileMatrix.write, []
 
-    def tear(self, place, array):
-        calls.append(place)
+    def tear(self, row, col, tile):
+        calls.append(row)
         if len(calls) == 2:
-            write(self, place._replace(last=place.last - 1), array[:, :-1])
+            write(self, row, col, tile[:-1])
             raise MatrixIOError("no space", path="A.npy", offset=0, length=0)
-        return write(self, place, array)
+        return write(self, row, col, tile)
 
     np.save(tmp_path / "A.npy", np.asfortranarray(a))
-    monkeypatch.setattr(SlabStore, "write", tear)
+    monkeypatch.setattr(FileMatrix, "write", tear)
     with pytest.raises(MatrixIOError, match=r"0:7 of .* overwritten, columns 7:14 perhaps in part"):
         lu_factor(tmp_path / "A.npy", overwrite_a=True, options=SLABS, checkpoint=True)
     np.testing.assert_array_equal(np.load(tmp_path / "A.npy")[:, 14:], a[:, 14:])
@@ -491,7 +491,7 @@ def test_a_run_that_ends_between_publication_and_its_note_is_finished(tmp_path, 
         raise hdgemm.MatrixIOError("cannot read 8 bytes", path="F.npy", offset=0, length=8)
 
     with monkeypatch.context() as patch:
-        patch.setattr("hdgemm.linalg.checkpoint.fingerprint", fail)
+        patch.setattr("hdgemm.durable.checkpoint.fingerprint", fail)
         with pytest.raises(hdgemm.MatrixIOError):
             call(tmp_path / "A.npy", out=tmp_path / "F.npy", options=SLABS, checkpoint=True)
     call(tmp_path / "A.npy", out=tmp_path / "F.npy", options=SLABS, checkpoint=True)

@@ -2,7 +2,16 @@
 
 The journal has the command and the plan. Each core replaces its own file with the arrays that its
 blocks of rows are reduced to, and the number of blocks, from time to time; later blocks are reduced
-again.
+again. A reducer needs no journal of its own::
+
+    with durable_rows(call, out, {"A": a}, {"routine": "svd"}) as durable:
+        if durable is not None:
+            durable.begin(plan)                 # or goes on with `durable.plan`
+        ...                                     # in the thread of each core:
+        done, arrays = durable.load(core)       # (0, {}) at the start
+        for number in range(done, blocks):
+            ...                                 # reduces a block to small arrays
+            durable.note(core, number + 1, arrays)
 """
 
 from __future__ import annotations
@@ -10,41 +19,41 @@ from __future__ import annotations
 import time
 import zipfile
 import zlib
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.durable.destination import Destination as DurablePlace
-from hdgemm.durable.fingerprint import changed_fields, differences, fingerprint
-from hdgemm.durable.journal import read_journal
-from hdgemm.durable.previous_run import say_kept
+from hdgemm.durable.earlier_run import EarlierRun
+from hdgemm.durable.identity import Identity
+from hdgemm.durable.place import ResultPlace
+from hdgemm.durable.run import JournaledRun
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.rows import RowPlan
-from hdgemm.linalg.slab_journal import refuse
 from hdgemm.matrices.companions import CompanionFiles
 from hdgemm.matrices.location import parse_location
 from hdgemm.product.target import is_location
 from hdgemm.report import Resumption
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from hdgemm.call.keywords import Call
-    from hdgemm.durable.run import Checkpointing
-    from hdgemm.linalg.slab_journal import Command
+    from hdgemm.durable.place import Checkpointing
+    from hdgemm.linalg.checkpoint import Command
     from hdgemm.matrices.stored import StoredMatrix
 
 #: Minimum interval between two records, in units of the last record's duration.
 _INTERVAL: Final = 20.0
-_FORMAT: Final = 2
 #: Name of the count of reduced blocks, beside the arrays of a core.
 _DONE: Final = "done"
+#: Name of the plan in the journal.
+_PLAN: Final = "rows"
 
 
 @dataclass(slots=True)
@@ -69,25 +78,25 @@ def recorded_rows(call: Call, out: Any) -> RowPlan | None:
     if call.checkpoint is False or call.restart:
         return None
     path = _place(out).journal_at(call.checkpoint)
-    records = read_journal(path)[0] if path.is_file() else ()
-    return RowPlan(**_begun(path, records)["plan"]) if records else None
+    earlier = EarlierRun.at(path)
+    if earlier is None:
+        return None
+    return _plan_of(path, earlier)
 
 
-def _place(out: Any) -> DurablePlace:
+def _plan_of(path: Path, earlier: EarlierRun) -> RowPlan:
+    if not isinstance(earlier.plan, dict) or _PLAN not in earlier.plan:
+        raise InputError(f"{path} is no journal of a reduction of rows")
+    return RowPlan(**earlier.plan[_PLAN])
+
+
+def _place(out: Any) -> ResultPlace:
     if not is_location(out):
         raise InputError("checkpoint needs a result in a file: give out as a path")
-    return DurablePlace(parse_location(out), (0, 0), np.dtype("float64"))
+    return ResultPlace(parse_location(out), (0, 0), np.dtype("float64"))
 
 
-def _begun(path: Path, records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the first record of a journal of a reduction of rows."""
-    begun: Mapping[str, Any] | None = records[0].get("rows")
-    if begun is None:
-        raise InputError(f"{path} is no journal of a reduction of rows")
-    return begun
-
-
-class RowCheckpoint:
+class RowCheckpoint(JournaledRun):
     """A reduction of rows that an interrupted run can resume; a context manager.
 
     Parameters
@@ -99,7 +108,7 @@ class RowCheckpoint:
     matrices
         What is reduced, by name.
     facts
-        What else decides the result, as plain values.
+        The routine, and what else decides the result, as plain values.
     restart
         Discard what an earlier run left.
 
@@ -125,56 +134,34 @@ class RowCheckpoint:
         *,
         restart: bool,
     ) -> None:
-        place = _place(out)
-        path = place.journal_at(checkpoint)
-        self._place, self._journal = place, place.open_journal(path)
-        self._matrices = {name: fingerprint(each.operand) for name, each in matrices.items()}
-        self._facts = {"format": _FORMAT, "name": place.path.name, **facts}
         self._recorded: dict[int, _Recorded] = {}
         self.plan: RowPlan | None = None
         self.kept = 0
-        try:
-            if restart:
-                self._forget()
-            self._resume()
-        except BaseException:
-            self._journal.close()
-            raise
+        place = _place(out)
+        inputs = {name: each.operand for name, each in matrices.items()}
+        identity = Identity.of(facts["routine"], facts, inputs, place)
+        super().__init__(identity, place, checkpoint, restart=restart)
 
-    def __enter__(self) -> Self:
-        return self
+    def _open(self) -> None:
+        if self.earlier is not None:
+            self.plan = _plan_of(self.path, self.earlier)
 
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Remove a run that succeeded, or that an `InputError` ended before a core's record."""
-        with closing(self._journal):
-            kept = not isinstance(error, InputError) or self._place.work_files()
-            if error is None or not kept:
-                self._forget()
-            elif isinstance(error, InputError):
-                say_kept(error)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Remove a run that succeeded; else as other runs."""
+        if error is None:
+            self.discard()
+        super().__exit__(kind, error, trace)
 
-    def _forget(self) -> None:
-        self._journal.clear()
-        self._place.remove_work()
-
-    def _resume(self) -> None:
-        records = self._journal.records
-        if not records:
-            return
-        begun = _begun(self._journal.path, records)
-        found = changed_fields(begun["facts"], self._facts)
-        for name, now in self._matrices.items():
-            found += differences(name, begun["matrices"].get(name, {}), now)
-        refuse(self._journal.path, found)
-        self.plan = RowPlan(**begun["plan"])
+    @property
+    def _keeps_parts(self) -> bool:
+        return bool(self.place.work_files())
 
     def begin(self, plan: RowPlan) -> None:
-        """Record the plan of a new run."""
+        """Record the plan of a new run; one that goes on has that of the earlier run."""
         if self.plan is None:
-            self._place.remove_work()
-            record = {"facts": self._facts, "matrices": self._matrices, "plan": plan._asdict()}
-            self._journal.append([{"rows": record}])
+            self.place.remove_work()
             self.plan = plan
+        self.start({_PLAN: self.plan._asdict()})
 
     def load(self, core: int) -> tuple[int, Mapping[str, NDArray[Any]]]:
         """Return how many blocks a core has reduced, and its arrays by name: (0, {}) without any.
@@ -206,8 +193,8 @@ class RowCheckpoint:
         self._recorded[core] = _Recorded(time.monotonic(), time.monotonic() - now)
 
     def _path(self, core: int) -> Path:
-        return self._place.work(f".rows{core}.npz")
+        return self.place.work(f".rows{core}.npz")
 
     def resumption(self, blocks: int) -> Resumption:
         """Return how many of the blocks of rows an earlier run had reduced."""
-        return Resumption(str(self._journal.path), blocks, self.kept)
+        return Resumption(str(self.path), blocks, self.kept)

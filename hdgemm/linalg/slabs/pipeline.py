@@ -101,6 +101,8 @@ class SlabPipeline:
         self._fill, self._keep, self._check = load, store, check
         self._copies: SlabCopies | None = None
         self.checkpoint, self._pass_number = checkpoint, 0
+        #: Slabs of this pass that an earlier run has finished.
+        self._first = self._done(0)
         self._stores: dict[int, Operations] = {}
         #: What each device holds of the slab that is updated.
         self.resident: Sequence[ResidentColumns] = ()
@@ -164,6 +166,7 @@ class SlabPipeline:
         """Load, yield and store slabs; each buffer is loaded again when its slab is stored."""
         start, buffers = self._done(walk.number), self.plan.slab_buffers
         self._pass_number, self._begun, self._stores = walk.number, set(), {}
+        self._first = start
         loading: deque[Slab] = deque()
         for number in range(start, min(start + buffers, len(walk.places))):
             self._begin_load(walk, number, loading)
@@ -206,9 +209,7 @@ class SlabPipeline:
 
     def overwritten(self, axis: str) -> str:
         """Say which slabs of the output a run that failed has stored; `axis` is what slabs are."""
-        name, whole = self._out.operand.matrix.name, 0
-        if self.checkpoint is not None:
-            whole = self.checkpoint.done(self._pass_number)
+        name, whole = self._out.operand.matrix.name, self._first
         while whole in self._begun and all(map(_succeeded, self._stores[whole])):
             whole += 1
         begun = max([whole, *(number + 1 for number in self._begun)])
@@ -265,7 +266,7 @@ class SlabPipeline:
             if checkpoint is None:
                 self._out[place.top :, place.first : place.last] = slab.array
             else:
-                checkpoint.store(self._pass_number, slab.number, place, slab.array, slab.notes)
+                checkpoint.store(self._pass_number, place, slab.array, slab.notes)
 
     def _read_block(
         self,

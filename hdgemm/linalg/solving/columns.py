@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
     from hdgemm.call.keywords import Call
     from hdgemm.call.plans import LinearPlan
-    from hdgemm.linalg.checkpoint import SlabCheckpoint
-    from hdgemm.linalg.slab_journal import Command
+    from hdgemm.linalg.checkpoint import Command, SlabCheckpoint
     from hdgemm.linalg.storage import Destination
 
 
@@ -298,7 +297,7 @@ def solve_columns(
                 continue
             with recorder.operation("store2", number, nbytes=x.nbytes):
                 if checkpoint is not None:
-                    checkpoint.store(0, number, place, x, {})
+                    checkpoint.store(0, place, x, {})
                 else:
                     target[:, place.first : place.last] = x
     resumption = None if checkpoint is None else checkpoint.resumption

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from hdgemm.call.keywords import Call
     from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.checkpoint import Command
     from hdgemm.linalg.planning.slab import Kind
     from hdgemm.linalg.planning.solve import SolvePlan
-    from hdgemm.linalg.slab_journal import Command
     from hdgemm.linalg.solving.columns import ColumnSolver, RightHandSides
     from hdgemm.linalg.solving.factors import Factors, PreparedFactors
     from hdgemm.linalg.storage import Destination, Output

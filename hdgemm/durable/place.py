@@ -1,4 +1,4 @@
-"""Where a durable run's C grows: a draft that outlives the process, or the existing C itself."""
+"""Where a durable result grows: a draft that outlives the process, or an existing matrix."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import zlib
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hdgemm.durable.journal import SUFFIX, Journal, locked_name, redo_path
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import real_path
-from hdgemm.matrices.filelocks import lock_for_run, unlock_run
+from hdgemm.matrices.filelocks import overwriting_alone
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import sync
 from hdgemm.matrices.fingerprint import file_of, home_of
@@ -29,14 +29,17 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.draft import Draft
 
+#: False; True for a journal beside the result; or the journal's path.
+Checkpointing: TypeAlias = "bool | str | os.PathLike[str]"
+
 
 @dataclass(frozen=True)
-class Destination:
-    """The place of C: `where` it lies when it is finished, shape and dtype as its reader sees them.
+class ResultPlace:
+    """The place of a result: `where` it lies when it is finished, shape and dtype for its reader.
 
-    `in_place` is the opened C where it is written straight into; None where it is made aside.
-    `updates`: the old C is read where the new one is written, so that no tile can be computed
-    twice. `replaces`: the old C is what the new one will replace.
+    `in_place` is the opened matrix that is written straight into; None where the result is made
+    aside. `updates`: what is overwritten is read, so that no part can be computed twice. `order`
+    and `sparse` are those of a new file: element order, and no disk space before it is written.
     """
 
     where: Location
@@ -44,27 +47,31 @@ class Destination:
     dtype: np.dtype[Any]
     in_place: Operand | None = None
     updates: bool = False
-    replaces: bool = False
+    order: str = "C"
+    sparse: bool = False
 
     @classmethod
     def aside(
-        cls, where: Location, shape: tuple[int, int], dtype: np.dtype[Any], old: Operand | None
-    ) -> Destination:
-        """Take the name of a C that is made aside; `old` is the C that is read. `InputError` for an
-        object store.
-        """
+        cls,
+        where: Location,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        order: str = "C",
+        *,
+        sparse: bool = False,
+    ) -> ResultPlace:
+        """Take the name of a result that is made aside; `InputError` for an object store."""
         if where.url:
             raise InputError(
                 f"a durable run needs a C on a local disk, and {where} is in an object store: "
                 "leave checkpoint out, or write C to a file first"
             )
-        place = cls(where, shape, dtype)
-        return replace(place, replaces=old is not None and place.holds(old))
+        return cls(where, shape, dtype, order=order, sparse=sparse)
 
     @classmethod
-    def of_existing(cls, c: Operand, *, updates: bool) -> Destination:
-        """Take an opened C, or `InputError` where it does not lie in one file at places that do not
-        change: then what a crash leaves of it cannot be told.
+    def of_existing(cls, c: Operand, *, updates: bool) -> ResultPlace:
+        """Take an opened matrix, or `InputError` where it does not lie in one file at places that
+        do not change: then what a crash leaves of it cannot be told.
         """
         path = file_of(c.matrix)
         if path is None:
@@ -76,22 +83,21 @@ class Destination:
 
     @property
     def path(self) -> Path:
-        """The file that C has when it is finished; of a Zarr array, its folder."""
+        """The file of the finished result; of a Zarr array, its folder."""
         return self.where.kind.own_path(self.where)
 
     def holds(self, operand: Operand) -> bool:
-        """Return whether an operand lies in the file that C has when it is finished."""
+        """Return whether an operand lies in the file of the finished result."""
         there = home_of(operand.matrix)
         return there is not None and self.path.exists() and self.path.samefile(there)
 
     def target(self) -> dict[str, Any]:
-        """Describe which elements of which file C is, in plain values."""
+        """Describe which elements of which file the result is, in plain values."""
         found: dict[str, Any] = {
             "name": self.path.name,
             "shape": list(self.shape),
             "dtype": self.dtype.str,
             "updates": self.updates,
-            "replaces": self.replaces,
         }
         found |= self.where.kind.identity(self.where)
         if self.in_place is not None and isinstance(matrix := self.in_place.matrix, FileMatrix):
@@ -109,24 +115,27 @@ class Destination:
         item = self.where.item.replace("/", ".") if self.where.kind.item_folders else ""
         return path.with_name(f".{path.name}{'.' if item else ''}{item}{SUFFIX}")
 
-    def journal_at(self, given: bool | str | os.PathLike[str]) -> Path:
-        """Return where a call's journal is: beside C for True, or at the path that it gives."""
+    def journal_at(self, given: Checkpointing) -> Path:
+        """Return where a call's journal is: beside the result for True, or at the path given."""
         if isinstance(given, bool):
             return self.journal()
         try:
-            return Path(given).absolute()
+            path = Path(given).absolute()
         except TypeError:
             raise InputTypeError(
                 f"checkpoint must be True, False or the path of a journal, got {given!r}"
             ) from None
+        if not self.where.url and path.resolve() == self.path.resolve():
+            raise InputError(f"the checkpoint {path} is C itself: choose another name for it")
+        return path
 
     def open_journal(self, path: Path) -> Journal:
-        """Open the journal of a run that alone writes this C until the journal is closed.
+        """Open the journal of a run that alone writes this result until the journal is closed.
 
         Raises
         ------
         InputError
-            When it cannot be opened, or another run writes this C, with whichever journal.
+            When it cannot be opened, or another run writes this result, with whichever journal.
         """
         with ExitStack() as stack:
             stack.enter_context(self.locked(path))
@@ -136,15 +145,12 @@ class Destination:
 
     @contextmanager
     def locked(self, journal: Path) -> Iterator[None]:
-        """Hold the lock of C: of its file where it is overwritten, else of the journal that it has
-        by default, which is locked already where the run writes it.
+        """Hold the lock of the result: of its file where it is overwritten, else of its default
+        journal, which is locked already where the run writes it.
         """
         if self.in_place is not None and isinstance(matrix := self.in_place.matrix, FileMatrix):
-            lock_for_run(matrix)
-            try:
+            with overwriting_alone(matrix):
                 yield
-            finally:
-                unlock_run(matrix)
             return
         own = replace(self, where=replace(self.where, path=real_path(self.where.path))).journal()
         if own == journal.parent.resolve() / journal.name:
@@ -159,10 +165,12 @@ class Destination:
         path = real_path(self.path)
         return path.with_name(f".{path.name}.{mark:08x}.part")
 
-    def create(self, journal: Path, order: str = "C", *, sparse: bool = False) -> Draft[Any]:
-        """Begin C aside under a name that a later run will find, its space durably reserved."""
+    def create(self, journal: Path) -> Draft[Any]:
+        """Begin the result under a name that a later run will find, its space durably reserved."""
         part = self.part(journal)
-        draft = create_matrix(self.where, self.shape, self.dtype, part, order, sparse=sparse)
+        draft = create_matrix(
+            self.where, self.shape, self.dtype, part, self.order, sparse=self.sparse
+        )
         try:
             draft.matrix.flush()
             sync(part.parent)
@@ -185,17 +193,17 @@ class Destination:
 
     def clean(self, journal: Path) -> None:
         """Remove what a finished run does not need, and a crash may have kept: its redo log, and
-        an array that the new C has replaced.
+        an array that the result has replaced.
         """
         shutil.rmtree(old_name(self.part(journal)), ignore_errors=True)
         redo_path(journal).unlink(missing_ok=True)
 
     def finished(self) -> Operand | None:
-        """Open C under its own name; None when it is not there."""
+        """Open the result under its own name; None when it is not there."""
         return open_operand(self.where, what="c") if self.path.exists() else None
 
     def work(self, suffix: str) -> Path:
-        """Return the name of a file beside C for results that lead to it, such as factors."""
+        """Return the name of a file beside the result for what leads to it, such as factors."""
         journal = self.journal()
         return journal.with_name(journal.name.removesuffix(SUFFIX) + f".work{suffix}")
 

@@ -1,4 +1,4 @@
-"""C as store2 sees it in a durable run: every slab that is written is also accounted for."""
+"""The result as lanes write it in a durable run: every piece that is written is also recorded."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hdgemm.durable.fingerprint import as_stored, checksum
+from hdgemm.durable.pieces import Entry
 from hdgemm.matrices.base import Wrapper
 from hdgemm.pipeline.plan import Rect
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
-    from hdgemm.durable.journal import Journal
     from hdgemm.durable.redo_log import RedoLog
     from hdgemm.matrices.base import Matrix
 
@@ -26,20 +26,28 @@ class _Written(NamedTuple):
 
 
 class JournaledMatrix(Wrapper):
-    """C with a journal: writes what is durable into a journal.
+    """A matrix whose pieces are recorded when they are durable.
 
-    `write` returns when the slab is in C; a thread then makes C durable, and after that appends the
-    slab's record to the journal and makes that durable. A lane that gets `depth` slabs (all of
-    one tile) ahead of the journal waits for it: a crash loses no more than these.
+    `write` returns when the piece is in the matrix; a thread then makes the matrix durable, and
+    after that records the piece. A lane that gets `depth` pieces (all of one tile) ahead of the
+    thread waits for it: a crash loses no more than these. Through a redo log a piece is recorded
+    first.
 
-    Slabs in `done` are in C already, and left as they are. `redo`, with at least ``depth + 1``
-    slots, takes a slab's bytes before C is overwritten; None for a C that is not read.
+    Parameters
+    ----------
+    record
+        Records entries durably.
+    done
+        Pieces that are in the matrix already, and are left as they are.
+    redo
+        Takes a piece before the matrix is overwritten, in at least ``depth + 1`` slots; None for a
+        matrix that is not read.
     """
 
     def __init__(
         self,
         matrix: Matrix,
-        journal: Journal,
+        record: Callable[[Sequence[Entry]], None],
         *,
         done: Collection[Rect] = (),
         depth: int = 1,
@@ -47,8 +55,7 @@ class JournaledMatrix(Wrapper):
     ) -> None:
         super().__init__(matrix)
         self.array = None  # every write must go through `write`
-        self._journal = journal
-        self._done = frozenset(done)
+        self._record, self._done = record, frozenset(done)
         self._depth = depth
         self._redo = redo
         self._free = list(range(redo.count)) if redo is not None else []
@@ -57,23 +64,25 @@ class JournaledMatrix(Wrapper):
         #: Pieces that this run has stored.
         self.written = 0
         self._writing = 0
-        self._recording = 0
+        self._syncing = 0
         self._closing = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._record, name="hdgemm-journal", daemon=True)
+        self._thread = threading.Thread(target=self._follow, name="hdgemm-journal", daemon=True)
         self._thread.start()
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
-        """Store a slab of C, and see to it that it is recorded once it is durable."""
+        """Store a piece, and see to it that it is recorded."""
         rect = Rect(row, col, *tile.shape)
         if rect in self._done:
             return
         stored = as_stored(tile, self.dtype)
-        crc = checksum(stored)
         slot = self._begin()
         try:
-            if self._redo is not None:
-                self._redo.keep(slot, rect, stored, crc)
+            if self._redo is None:
+                crc = checksum(stored)
+            else:
+                crc = self._redo.keep(slot, rect, stored)
+                self._record([Entry({rect: crc})])
             self.stored.write(row, col, stored)
         except BaseException:
             self._end(None)
@@ -81,7 +90,7 @@ class JournaledMatrix(Wrapper):
         self._end(_Written(rect, crc, slot))
 
     def _begin(self) -> int:
-        """Wait until one more slab may be under way; return its slot in the redo log."""
+        """Wait until one more piece may be under way; return its slot in the redo log."""
         with self._changed:
             while self._ahead() > self._depth and self._error is None:
                 self._changed.wait()
@@ -90,7 +99,7 @@ class JournaledMatrix(Wrapper):
             return self._free.pop() if self._redo is not None else -1
 
     def _ahead(self) -> int:
-        return self._writing + len(self._pending) + self._recording
+        return self._writing + len(self._pending) + self._syncing
 
     def _end(self, written: _Written | None) -> None:
         with self._changed:
@@ -113,24 +122,24 @@ class JournaledMatrix(Wrapper):
         self.stored.flush()
 
     def close(self) -> None:
-        """Record what is written, and end the thread; C stays open. Raises nothing."""
+        """Record what is written, and end the thread; the matrix stays open. Raises nothing."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join()
 
-    def _record(self) -> None:
+    def _follow(self) -> None:
         while True:
             with self._changed:
                 while not self._pending and not self._closing:
                     self._changed.wait()
                 batch, self._pending = self._pending, []
-                self._recording = len(batch)
+                self._syncing = len(batch)
             if not batch:
                 return
             error = self._make_durable(batch)
             with self._changed:
-                self._recording = 0
+                self._syncing = 0
                 self._error = error
                 if self._redo is not None and error is None:
                     self._free += [written.slot for written in batch]
@@ -139,10 +148,11 @@ class JournaledMatrix(Wrapper):
                 return
 
     def _make_durable(self, batch: list[_Written]) -> BaseException | None:
-        """Make C durable first: a record vouches for bytes that survive a power loss."""
+        """Make them durable first: a record vouches for bytes that survive a power loss."""
         try:
             self.stored.flush()
-            self._journal.append([{"done": [*each.rect, each.crc]} for each in batch])
+            if self._redo is None:
+                self._record([Entry({each.rect: each.crc for each in batch})])
         except BaseException as error:  # noqa: BLE001 - it is raised again by the next write
             return error
         return None
