@@ -87,17 +87,6 @@ def check_square(shape: tuple[int, int], what: str = "a") -> None:
         raise InputError(f"{what} must be square, it has shape {shape}", shape=shape)
 
 
-def check_tall(shape: tuple[int, int]) -> None:
-    """Raise `InputError` where a matrix has fewer rows than columns."""
-    m, n = shape
-    if m < n:
-        raise InputError(
-            f"a has {m} rows and {n} columns: lstsq takes matrices with at least as many rows as "
-            "columns",
-            shape=shape,
-        )
-
-
 def in_memory(stored: StoredMatrix, dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """Return the column-major array that a matrix is, None where LAPACK cannot work in it."""
     operand = stored.operand

@@ -9,9 +9,11 @@ from hdgemm.linalg.inverse import cond, inv
 from hdgemm.linalg.lstsq import lstsq
 from hdgemm.linalg.lu import lu_factor
 from hdgemm.linalg.norm import norm
+from hdgemm.linalg.pinv import pinv
 from hdgemm.linalg.preflight import plan
 from hdgemm.linalg.qr import qr
 from hdgemm.linalg.qr_multiply import qr_multiply
+from hdgemm.linalg.ridge import RidgeFit, ridge
 from hdgemm.linalg.solve import solve
 from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors
 from hdgemm.linalg.stored_factors import open as open  # noqa: A004
@@ -22,6 +24,7 @@ __all__ = [
     "CholeskyFactor",
     "LUFactors",
     "QRFactors",
+    "RidgeFit",
     "SingularMatrixError",
     "cho_factor",
     "cho_solve",
@@ -37,9 +40,11 @@ __all__ = [
     "lu_solve",
     "norm",
     "open",
+    "pinv",
     "plan",
     "qr",
     "qr_multiply",
+    "ridge",
     "slogdet",
     "solve",
     "solve_triangular",

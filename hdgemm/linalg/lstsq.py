@@ -1,4 +1,4 @@
-"""Least squares of a tall matrix in one pass over its rows: `lstsq`."""
+"""Least squares in one pass over the rows of a tall matrix, or two of a wide one: `lstsq`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import numpy as np
 import scipy.linalg
 
 from hdgemm.call.keywords import Call, DurableKeywords, public_call
-from hdgemm.call.operands import absolute, check_tall, open_matrix
+from hdgemm.call.operands import absolute, open_matrix
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
+from hdgemm.linalg.minimum_norm import MinimumNorm, refuse_checkpoint
 from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows
 from hdgemm.linalg.rows.row_pass import RowPass, plan_for
 from hdgemm.linalg.rows.source import TallRows
@@ -50,15 +51,15 @@ def lstsq(
 ) -> tuple[Any, Any, int, NDArray[Any] | None]:
     """Return ``(x, residues, rank, s)`` with the x of least norm that minimises ||A·x - b||.
 
-    A (m×n, m ≥ n) and b are read once. TSQR reduces them to the n×n triangle R and to Q^H·b, which
-    SciPy's `lstsq` solves: R has the singular values and the rank of A.
+    A tall A (m×n, m ≥ n) and b are read once. TSQR reduces them to the n×n triangle R and to Q^H·b,
+    which SciPy's `lstsq` solves: R has the singular values and the rank of A. A wide A is read
+    twice.
 
     Parameters
     ----------
     a
-        A matrix with at least as many rows as columns, as in `hdgemm.matmul`: an array, a stored
-        matrix or a view, or the location of a file. Its n×n triangle must fit the memory, once for
-        each core.
+        A matrix as in `hdgemm.matmul`: an array, a stored matrix or a view, or the location of a
+        file. A triangle of order min(m, n) must fit the memory, once for each core.
     b
         A vector, or a matrix as in `hdgemm.matmul`, with as many rows as `a`.
     cond
@@ -68,7 +69,8 @@ def lstsq(
     check_finite
         Raise `InputError` at the first NaN or Inf.
     lapack_driver
-        ``"gelsd"`` (default), ``"gelsy"`` or ``"gelss"``, for the triangle.
+        ``"gelsd"`` (default), ``"gelsy"`` or ``"gelss"``, for the triangle of a tall A; a wide one
+        takes singular values.
     out
         Where x goes: an array, a stored matrix, the location of a file; None for a new array.
     options
@@ -78,7 +80,8 @@ def lstsq(
     checkpoint
         Keep a journal beside x (or at this path), and beside x the triangle of each core, so that
         the same call goes on after a crash with the same bits. At most about a twentieth of the
-        time is spent on that. x must be a file; when it is complete the records are removed.
+        time is spent on that. x must be a file; when it is complete the records are removed. Not
+        for a wide A.
     **keywords
         Keywords of every call, from `options` to `restart`.
 
@@ -88,7 +91,7 @@ def lstsq(
         n elements, or n×p for a matrix b; as `cholesky` returns its factor.
     residues : array or number
         The squared norm of each column of b - A·x; empty where the rank is less than n, where
-        m = n, and for "gelsy", as SciPy's.
+        m ≤ n, and for "gelsy", as SciPy's.
     rank : int
     s : array or None
         Singular values of A, in descending order; None for "gelsy".
@@ -96,8 +99,7 @@ def lstsq(
     Raises
     ------
     InputError
-        When A has fewer rows than columns, or shapes do not fit together, or elements are not
-        finite: `row` and `col`.
+        When shapes do not fit together, or elements are not finite: `row` and `col`.
     DoesNotFitError
         When R does not fit the memory: `missing` in bytes.
     CancelledRunError
@@ -133,7 +135,6 @@ def prepare(
         raise InputError(f"lapack_driver must be one of {_DRIVERS}, got {driver!r}")
     out = absolute(out)
     with open_matrix(a) as source, open_run(call) as run:
-        check_tall(source.shape)
         rhs = RightHandSides.of(b, len(source), source.dtype)
         n, p = source.shape[1], rhs.matrix.shape[1]
         if not p:
@@ -148,6 +149,13 @@ def prepare(
             shape=(n, p),
         )
         with rhs.matrix:
+            if source.shape[0] < n:
+                refuse_checkpoint(call.checkpoint)
+                values = driver != "gelsy"
+                yield MinimumNorm(
+                    source, rhs, out, output, run, cond, values, check_finite
+                ).prepared()
+                return
             rows = TallRows(source, rhs.dtype, rhs.matrix, check_finite=check_finite)
             triangle = Triangle.zeros(n, p, rhs.dtype)
             plan = recorded_rows(call, out)

@@ -116,7 +116,9 @@ def prepare(
         # Lines that are contiguous are the rows of the pass.
         by_columns = source.order == "F"
         view = source.T if by_columns else source
-        rows = TallRows(view, source.dtype.newbyteorder("="), check_finite=check_finite)
+        rows = TallRows(
+            view, source.dtype.newbyteorder("="), check_finite=check_finite, transposed=by_columns
+        )
         reducer = Norm(_TRANSPOSED[name] if by_columns else name, view.shape[1], smallest=smallest)
         plan = rows_for(rows.shape, [reducer.work(rows.shape)], folder_of(source), run)
         facts = facts_of("norm", source.shape, rows.dtype.name, run.options)

@@ -21,7 +21,7 @@ from hdgemm.linalg.planning.rows import rows_for, triangle_work
 from hdgemm.linalg.results import Result, outputs_of
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import StoredProduct, product_work
-from hdgemm.linalg.rows.source import TallRows
+from hdgemm.linalg.rows.source import TallRows, tall_view
 from hdgemm.linalg.rows.sums import Gram, gram_work
 from hdgemm.linalg.rows.tree import FormQ, StoredReflectors, q_work, reflectors_work
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd, triangle_values
@@ -179,12 +179,6 @@ def svd(
         return prepared.run()
 
 
-def tall_view(a: StoredMatrix) -> tuple[StoredMatrix, bool]:
-    """Return the matrix, or the transpose of a wide one, and whether it is the transpose."""
-    m, n = a.shape
-    return (a.T, True) if m < n else (a, False)
-
-
 @contextmanager
 def prepare_values(
     a: Any, out: Any, call: Call, *, check_finite: bool = True, method: str = "tsqr"
@@ -193,9 +187,9 @@ def prepare_values(
     if method not in _METHODS:
         raise InputError(f"method must be one of {_METHODS}, got {method!r}")
     with open_matrix(a) as source, open_run(call) as run:
-        view, _ = tall_view(source)
+        view, wide = tall_view(source)
         dtype = source.dtype.newbyteorder("=")
-        rows = TallRows(view, dtype, check_finite=check_finite)
+        rows = TallRows(view, dtype, check_finite=check_finite, transposed=wide)
         n = view.shape[1]
         work = (gram_work if method == "gram" else triangle_work)(rows.shape)
         reading = rows_for(rows.shape, [work], folder_of(source), run)
@@ -279,7 +273,9 @@ def prepare(
     with open_matrix(a) as source, open_run(call) as run:
         _check_full(source, full=full_matrices)
         view, wide = tall_view(source)
-        rows = TallRows(view, source.dtype.newbyteorder("="), check_finite=check_finite)
+        rows = TallRows(
+            view, source.dtype.newbyteorder("="), check_finite=check_finite, transposed=wide
+        )
         (m, n), k, dtype = source.shape, view.shape[1], rows.dtype
         results = (
             Result.of(outs[0], a, source, (m, k), dtype, order="C"),

@@ -52,14 +52,11 @@ class Operand:
     rows, columns
         Names of its extents. One name for both makes it square; a name that an earlier operand has
         stands for the same number.
-    tall
-        It has at least as many rows as columns.
     """
 
     name: str
     rows: str
     columns: str
-    tall: bool = False
 
     @property
     def square(self) -> bool:
@@ -298,10 +295,6 @@ class Routine:
             shape, what = shapes[operand.name], operand.name.upper()
             if operand.square and shape[0] != shape[1]:
                 raise InputError(f"{what} is {_text(shape)}: {self.name} takes square matrices")
-            if operand.tall and shape[0] < shape[1]:
-                raise InputError(
-                    f"{what} is {_text(shape)}: {self.name} takes at least as many rows as columns"
-                )
             pairs = ((operand.rows, shape[0], "rows"), (operand.columns, shape[1], "columns"))
             for name, extent, noun in pairs:
                 expected = found.setdefault(name, extent)

@@ -42,11 +42,11 @@ ROUTINES: Final = (
     ),
     Routine(
         name="lstsq",
-        title="Least-squares solution of a tall A·X = B",
-        summary="Minimise the 2-norm of A·X − B for a tall A, in one pass.",
+        title="Least-squares solution of A·X = B",
+        summary="Minimise the 2-norm of A·X − B, in one pass over a tall A.",
         function="hdgemm.linalg.lstsq:lstsq",
         prepare="hdgemm.linalg.lstsq:prepare",
-        operands=(Operand("a", "m", "n", tall=True), Operand("b", "m", "p")),
+        operands=(Operand("a", "m", "n"), Operand("b", "m", "p")),
         outputs=(
             _X,
             Output(

@@ -120,8 +120,6 @@ def test_nan_is_named_with_its_position(tmp_path):
 
 def test_wrong_arguments_are_refused():
     a = np.ones((4, 3))
-    with pytest.raises(hdgemm.InputError, match="3 rows and 4 columns"):
-        lstsq(a.T, np.ones(3))
     with pytest.raises(hdgemm.InputError, match="b has 3 rows, the matrix 4"):
         lstsq(a, np.ones(3))
     with pytest.raises(hdgemm.InputError, match="no columns"):

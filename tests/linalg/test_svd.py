@@ -227,6 +227,8 @@ def test_wrong_arguments_are_refused(tmp_path):
     with pytest.raises(hdgemm.InputTypeError, match="complex"):
         svd(a, out=(np.empty((6, 3), complex), None, None))
     a[4, 1] = np.nan
+    with pytest.raises(hdgemm.InputError, match="a has nan at row 1, column 4"):
+        svd(a.T, out=(None, None, tmp_path / "V.npy"))
     with pytest.raises(hdgemm.InputError, match="a has nan at row 4, column 1"):
         svd(a, out=(tmp_path / "U.npy", None, None))
     assert list(tmp_path.iterdir()) == []

@@ -41,9 +41,12 @@ class StoredProduct(Reducer):
         n×k, in the dtype of the blocks.
     target
         m×k, opened for writing.
+    conjugate
+        Store the conjugate.
     """
 
-    def __init__(self, w: NDArray[Any], target: StoredMatrix) -> None:
+    def __init__(self, w: NDArray[Any], target: StoredMatrix, *, conjugate: bool = False) -> None:
+        self._conjugate = conjugate
         self._w, self.target, self._dtype = w, target, target.dtype
 
     def work(self, shape: RowShape) -> RowWork:
@@ -57,6 +60,8 @@ class StoredProduct(Reducer):
     def update(self, block: RowBlock) -> NDArray[Any]:
         """Return the rows of the product."""
         found: NDArray[Any] = block.a @ self._w
+        if self._conjugate:
+            np.conjugate(found, out=found)
         return found
 
     def combine(self, other: Self) -> None:

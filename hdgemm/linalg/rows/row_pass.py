@@ -221,7 +221,7 @@ class RowPass:
         first, last = place
         part = array[first:last]
         if self._rows.check_finite:
-            check_finite_rows(first, part)
+            check_finite_rows(first, part, transposed=self._rows.transposed)
         return RowBlock(first, part, part[:, :0])
 
 

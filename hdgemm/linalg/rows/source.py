@@ -50,6 +50,8 @@ class TallRows:
         m numbers that are not negative; None for ones.
     check_finite
         Raise `InputError` at the first NaN or Inf.
+    transposed
+        A is the transpose of the operand: errors tell positions in the operand.
     """
 
     a: StoredMatrix
@@ -60,6 +62,7 @@ class TallRows:
     scale: NDArray[Any] | None = None
     weights: NDArray[Any] | None = None
     check_finite: bool = True
+    transposed: bool = False
 
     @property
     def shape(self) -> RowShape:
@@ -122,7 +125,8 @@ class TallRows:
             with recorder.operation("load1", core, nbytes=array.nbytes, block=number):
                 source[first:last, :].read(array)
             if self.check_finite:
-                check_finite_rows(first, array, name)
+                transposed = self.transposed and name == "a"
+                check_finite_rows(first, array, name, transposed=transposed)
         if self.transforms:
             self._transform(first, whole, beside)
         return RowBlock(first, whole, beside)
@@ -154,6 +158,12 @@ class TallRows:
                     block[rows, cols] *= roots[rows, np.newaxis]
 
 
+def tall_view(a: StoredMatrix) -> tuple[StoredMatrix, bool]:
+    """Return the matrix, or the transpose of a wide one, and whether it is the transpose."""
+    m, n = a.shape
+    return (a.T, True) if m < n else (a, False)
+
+
 def estimated_mean(a: StoredMatrix, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the mean of the first rows of a matrix: a shift with which centred sums lose nothing.
 
@@ -172,7 +182,9 @@ def estimated_mean(a: StoredMatrix, dtype: np.dtype[Any]) -> NDArray[Any]:
     return mean
 
 
-def check_finite_rows(first: int, array: NDArray[Any], name: str = "a") -> None:
+def check_finite_rows(
+    first: int, array: NDArray[Any], name: str = "a", *, transposed: bool = False
+) -> None:
     """Raise `InputError` with the position of the first NaN or Inf of rows of a matrix.
 
     Parameters
@@ -181,13 +193,16 @@ def check_finite_rows(first: int, array: NDArray[Any], name: str = "a") -> None:
         The index of the first row.
     name
         The matrix, for the error.
+    transposed
+        It is the transpose of that matrix.
     """
     rows, cols = array.shape
     if array.flags.f_contiguous:
-        check_finite_slab(Slab(0, Columns(0, cols, first), array), name=name)
+        slab = Slab(0, Columns(0, cols, first), array)
+        check_finite_slab(slab, transposed=transposed, name=name)
     else:
         slab = Slab(0, Columns(first, first + rows, 0), array.T)
-        check_finite_slab(slab, transposed=True, name=name)
+        check_finite_slab(slab, transposed=not transposed, name=name)
 
 
 def _strips(array: NDArray[Any]) -> Iterator[tuple[slice, slice]]:

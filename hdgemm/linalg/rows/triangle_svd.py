@@ -30,6 +30,42 @@ class TriangleSvd(NamedTuple):
         )
 
     @property
+    def largest(self) -> float:
+        """s[0]; 0 without values."""
+        return float(self.s[0]) if len(self.s) else 0.0
+
+    def rank(self, tolerance: float) -> int:
+        """Return the number of values above a tolerance."""
+        return int(np.count_nonzero(self.s > tolerance))
+
+    def inverse_gram(
+        self, rank: int, c: NDArray[Any] | None = None
+    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Return ``(R^H·R)^+·C`` from the largest values, and the scale of the columns of R.
+
+        Parameters
+        ----------
+        rank
+            Values that count.
+        c
+            n×p; None for the identity.
+
+        Returns
+        -------
+        w, scale
+            The product for R as it is, where the squares of its values neither overflow nor
+            underflow: then `scale` is None. Otherwise ``R·(R^H·R)^+·C`` is ``(R / scale)·w``.
+        """
+        s, v = self.s[:rank], self.vh[:rank].conj().T
+        right = v.conj().T if c is None else v.conj().T @ c
+        bound = np.finfo(s.dtype).max ** 0.25
+        largest = self.largest if rank else 1.0
+        if 1 / bound < largest < bound:
+            return v @ (right / s[:, np.newaxis] / s[:, np.newaxis]), None
+        w = v @ (right / (s / largest)[:, np.newaxis] / s[:, np.newaxis])
+        return w, np.full(len(self.s), largest, s.dtype)
+
+    @property
     def condition(self) -> float:
         """s[0]/s[-1]; 1 without values."""
         if not len(self.s):

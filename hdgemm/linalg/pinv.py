@@ -1,0 +1,167 @@
+"""Pseudoinverse of tall and wide matrices: `pinv`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.call.input_checks import check_reread, input_unchanged
+from hdgemm.call.keywords import Call, ReportKeywords, public_call
+from hdgemm.call.operands import open_matrix
+from hdgemm.call.plans import JointPlan, facts_of
+from hdgemm.call.prepared import Prepared
+from hdgemm.call.run import folder_of, open_run
+from hdgemm.errors import InputError
+from hdgemm.linalg.planning.dense import plan_dense
+from hdgemm.linalg.planning.rows import rows_for, triangle_work
+from hdgemm.linalg.results import Result
+from hdgemm.linalg.rows.passes import Passes
+from hdgemm.linalg.rows.products import StoredProduct, product_work
+from hdgemm.linalg.rows.source import TallRows, tall_view
+from hdgemm.linalg.rows.triangle_svd import TriangleSvd
+from hdgemm.linalg.rows.tsqr import Triangle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Unpack
+
+    from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.planning.dense import DensePlan
+    from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.matrices.stored import StoredMatrix
+
+
+@public_call(ReportKeywords)
+def pinv(
+    a: Any,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    return_rank: bool = False,
+    check_finite: bool = True,
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Any:
+    """Return the pseudoinverse (n×m) of an m×n matrix, as `scipy.linalg.pinv`; A is read twice.
+
+    Parameters
+    ----------
+    a
+        A matrix as in `hdgemm.matmul`: an array, a stored matrix or a view, or the location of a
+        file. A triangle of order min(m, n) must fit the memory, once for each core.
+    atol, rtol
+        Singular values up to ``atol + rtol·s[0]`` count as zero; None for 0 and max(m, n)·eps.
+    return_rank
+        Return the rank, too.
+    check_finite
+        Raise `InputError` at the first NaN or Inf.
+    out
+        Where the pseudoinverse goes: an array, a stored matrix or view, the location of a file;
+        None for a new array. Of a tall A a new .npy file is column-major.
+    options
+        `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces blocks of mb rows.
+    **keywords
+        Keywords of every call, from `options` to `report`.
+
+    Returns
+    -------
+    array
+        With `return_rank`, a tuple with the rank.
+
+    Raises
+    ------
+    InputError
+        When A is not finite: `row` and `col`.
+    DoesNotFitError
+        When the triangle does not fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    Examples
+    --------
+    >>> x = hdgemm.linalg.pinv("A.npy", out="X.npy")
+    """
+    call = Call.of(**keywords)
+    with prepare(a, out, call, atol=atol, rtol=rtol, check_finite=check_finite) as prepared:
+        found, rank = prepared.run()
+    return (found, rank) if return_rank else found
+
+
+@contextmanager
+def prepare(
+    a: Any,
+    out: Any,
+    call: Call,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    check_finite: bool = True,
+) -> Iterator[Prepared[tuple[Any, int]]]:
+    """Yield a pseudoinverse and the rank, planned with two passes."""
+    for name, given in (("atol", atol), ("rtol", rtol)):
+        number: Any = given
+        if number is not None and not (isinstance(number, Real) and float(number) >= 0):
+            raise InputError(f"{name} must be a number that is not negative, got {given!r}")
+    with open_matrix(a) as source, open_run(call) as run:
+        view, wide = tall_view(source)
+        rows = TallRows(
+            view, source.dtype.newbyteorder("="), check_finite=check_finite, transposed=wide
+        )
+        (m, n), dtype = source.shape, rows.dtype
+        result = Result.of(out, a, source, (n, m), dtype, order="C" if wide else "F")
+        check_reread(result.output.matrix.dtype, dtype)
+        plans = two_passes(rows, view.shape[1], result.output.matrix.dtype, source, run)
+        facts = facts_of("pinv", source.shape, dtype.name, run.options)
+        relative = max(m, n) * np.finfo(dtype).eps if rtol is None else rtol
+        tolerances = atol or 0.0, float(relative)
+        found = _PseudoInverse(source, rows, wide, result, plans, tolerances, run, facts)
+        yield Prepared(JointPlan(facts, plans), found.run)
+
+
+def two_passes(
+    rows: TallRows, k: int, stored: Any, source: StoredMatrix, run: OpenRun
+) -> tuple[RowPlan, DensePlan, RowPlan]:
+    """Return the plans of R, of its decomposition, and of A·W, which has k columns."""
+    shape, folder = rows.shape, folder_of(source)
+    return (
+        rows_for(shape, [triangle_work(shape)], folder, run),
+        plan_dense("SVD of R", shape.n, rows.dtype, run, vectors=True),
+        rows_for(shape, [product_work(shape, k, stored)], folder, run),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _PseudoInverse:
+    """One pseudoinverse that is planned; `tolerances` are absolute and relative."""
+
+    source: StoredMatrix
+    rows: TallRows
+    wide: bool
+    result: Result
+    plans: tuple[RowPlan, DensePlan, RowPlan]
+    tolerances: tuple[float, float]
+    how: OpenRun
+    facts: dict[str, Any]
+
+    def run(self) -> tuple[Any, int]:
+        """Compute and store the pseudoinverse; return it and the rank."""
+        reading, dense, multiplying = self.plans
+        passes = Passes(self.how.watch, sum(plan.flops for plan in self.plans))
+        with ExitStack() as stack:
+            target = self.result.opened(stack)
+            stack.enter_context(input_unchanged(self.source, target.stored))
+            triangle = Triangle.zeros(dense.n, 0, self.rows.dtype)
+            passes.reduce(self.rows, [triangle], reading)
+            found = passes.dense(dense, lambda: TriangleSvd.of(triangle.r))
+            absolute, relative = self.tolerances
+            rank = found.rank(absolute + relative * found.largest)
+            w, scale = found.inverse_gram(rank)
+            rows = replace(self.rows, check_finite=False, scale=scale)
+            stored = target.stored if self.wide else target.stored.T
+            passes.reduce(rows, [StoredProduct(w, stored, conjugate=True)], multiplying)
+            passes.finish(self.facts | {"rank": rank})
+        return self.result.value(target), rank

@@ -1,0 +1,290 @@
+"""Ridge regression for many penalties from one pass: `ridge`."""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from hdgemm.call.input_checks import input_unchanged
+from hdgemm.call.keywords import Call, DurableKeywords, public_call
+from hdgemm.call.operands import open_matrix
+from hdgemm.call.plans import JointPlan, facts_of
+from hdgemm.call.prepared import Prepared
+from hdgemm.call.run import folder_of, open_run
+from hdgemm.errors import InputError
+from hdgemm.linalg.planning.dense import plan_dense
+from hdgemm.linalg.results import Result
+from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows
+from hdgemm.linalg.rows.passes import Passes
+from hdgemm.linalg.rows.row_pass import plan_for
+from hdgemm.linalg.rows.source import TallRows, estimated_mean
+from hdgemm.linalg.rows.triangle_svd import TriangleSvd
+from hdgemm.linalg.rows.tsqr import Triangle
+from hdgemm.linalg.solving.columns import RightHandSides
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Unpack
+
+    from numpy.typing import NDArray
+
+    from hdgemm.linalg.planning.dense import DensePlan
+    from hdgemm.linalg.planning.rows import RowPlan
+
+
+class RidgeFit(NamedTuple):
+    """What `ridge` returns; the first axis of each array is that of several alphas.
+
+    Parameters
+    ----------
+    x
+        Coefficients: n, or n×p for a matrix b.
+    intercept
+        The constant term of each column of b; zero without `intercept`.
+    residues
+        The squared norm of each column of b - A·x, weighted.
+    degrees_of_freedom
+        The trace of the matrix that maps b to A·x, one for each alpha.
+    standard_errors
+        Of the coefficients, for errors of b with one variance, which is estimated by
+        ``residues / (m - degrees_of_freedom)``; NaN where that is not positive.
+    r2
+        Coefficient of determination of each column: about the mean with `intercept`, about zero
+        without.
+    """
+
+    x: NDArray[Any]
+    intercept: Any
+    residues: Any
+    degrees_of_freedom: Any
+    standard_errors: NDArray[Any]
+    r2: Any
+
+
+@public_call(DurableKeywords)
+def ridge(
+    a: Any,
+    b: Any,
+    alphas: Any = 0.0,
+    *,
+    intercept: bool = False,
+    weights: Any = None,
+    check_finite: bool = True,
+    out: Any = None,
+    **keywords: Unpack[DurableKeywords],
+) -> RidgeFit:
+    """Return the x that minimises ||b - A·x||² + alpha·||x||², for each alpha; A is read once.
+
+    TSQR reduces A (m×n) and b to the n×n triangle R and to Q^H·b, from which the solutions for all
+    alphas, their standard errors and R² follow.
+
+    Parameters
+    ----------
+    a
+        A matrix as in `hdgemm.matmul`: an array, a stored matrix or a view, or the location of a
+        file. Its n×n triangle must fit the memory, once for each core.
+    b
+        A vector, or a matrix as in `hdgemm.matmul`, with as many rows as `a`.
+    alphas
+        A number that is not negative, or several. 0 is least squares; of a matrix without full
+        rank the solution of least norm.
+    intercept
+        Fit a constant term, too, which is not penalised. Columns are centred in memory; a mean of
+        10⁸ times the spread does no harm.
+    weights
+        m weights of the rows, not negative; None for ones.
+    check_finite
+        Raise `InputError` at the first NaN or Inf.
+    out
+        Where the coefficients go, too: an n×(p·alphas) matrix that has the columns for the first
+        alpha, then those for the second. An array, a stored matrix, the location of a file.
+    options
+        `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces blocks of mb rows.
+    checkpoint
+        As in `lstsq`; `out` must be a file.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
+
+    Returns
+    -------
+    RidgeFit
+        A tuple (x, intercept, residues, degrees_of_freedom, standard_errors, r2).
+
+    Raises
+    ------
+    InputError
+        When shapes do not fit together, or elements are not finite: `row` and `col`.
+    DoesNotFitError
+        When R does not fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    Examples
+    --------
+    >>> fit = hdgemm.linalg.ridge("A.npy", b, [0.1, 1.0, 10.0], intercept=True)
+    >>> fit.x.shape
+    (3, 500)
+    """
+    call = Call.of(**keywords)
+    with prepare(
+        a, b, out, call, alphas=alphas, intercept=intercept, weights=weights,
+        check_finite=check_finite,
+    ) as prepared:  # fmt: skip
+        return prepared.run()
+
+
+@contextmanager
+def prepare(
+    a: Any,
+    b: Any,
+    out: Any,
+    call: Call,
+    *,
+    alphas: Any = 0.0,
+    intercept: bool = False,
+    weights: Any = None,
+    check_finite: bool = True,
+) -> Iterator[Prepared[RidgeFit]]:
+    """Yield a ridge regression, planned."""
+    penalties = _penalties(alphas)
+    with open_matrix(a) as source, open_run(call) as run:
+        (m, n), rhs = source.shape, RightHandSides.of(b, len(source), source.dtype)
+        p, dtype = rhs.matrix.shape[1], rhs.dtype
+        with rhs.matrix:
+            rows = TallRows(
+                source, dtype, rhs.matrix, ones=intercept, weights=_weights(weights, m),
+                check_finite=check_finite,
+            )  # fmt: skip
+            triangle = Triangle.zeros(n + intercept, p, dtype)
+            reading = recorded_rows(call, out) or plan_for(rows, [triangle], folder_of(source), run)
+            dense = plan_dense("SVD of R", n, dtype, run, vectors=True)
+            facts = facts_of("ridge", source.shape, dtype.name, run.options)
+            result = None
+            if out is not None:
+                result = Result.of(out, a, source, (n, p * len(penalties)), dtype, order="F")
+            shape = () if np.ndim(alphas) == 0 else (len(penalties),)
+            found = _Ridge(rows, triangle, rhs, result, (reading, dense), penalties, shape, call)
+            plan = JointPlan(facts, (reading, dense))
+            yield Prepared(plan, lambda: found.run(facts))
+
+
+def _penalties(alphas: Any) -> NDArray[np.float64]:
+    """Return the penalties as an array."""
+    try:
+        found = np.atleast_1d(np.asarray(alphas, np.float64))
+    except (TypeError, ValueError):
+        found = np.full(1, np.nan)
+    if found.ndim != 1 or not len(found) or not np.all((found >= 0) & np.isfinite(found)):
+        raise InputError(f"alphas must be a number or several, none negative, got {alphas!r}")
+    return found
+
+
+def _weights(weights: Any, m: int) -> NDArray[np.float64] | None:
+    if weights is None:
+        return None
+    found = np.asarray(weights, np.float64)
+    if found.shape != (m,) or not np.all(found >= 0):
+        raise InputError(
+            f"weights must be {m} numbers that are not negative, got shape {found.shape}"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Ridge:
+    """One regression that is planned; `shape` is () for one alpha that is a number."""
+
+    rows: TallRows
+    triangle: Triangle
+    rhs: RightHandSides
+    result: Result | None
+    plans: tuple[RowPlan, DensePlan]
+    alphas: NDArray[np.float64]
+    shape: tuple[int, ...]
+    call: Call
+
+    def run(self, facts: dict[str, Any]) -> RidgeFit:
+        """Reduce the rows, solve for all alphas, and store the coefficients."""
+        passes = Passes(self.call.watch, sum(plan.flops for plan in self.plans))
+        place = None if self.result is None else self.result.given
+        inputs = {"A": self.rows.a, "b": self.rhs.matrix}
+        with durable_rows(self.call, place, inputs, self._facts()) as durable:
+            if durable is not None:
+                durable.begin(self.plans[0])
+            shift = estimated_mean(self.rows.a, self.rows.dtype) if self.rows.ones else None
+            rows = replace(self.rows, shift=shift)
+            passes.reduce(rows, [self.triangle], self.plans[0], checkpoint=durable)
+            fit = passes.dense(self.plans[1], lambda: self._fit(shift))
+            self._store(fit.x)
+        passes.finish(facts)
+        return self._shaped(fit)
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what decides the result beside the matrices, for a journal."""
+        weights = self.rows.weights
+        return {
+            "routine": "ridge",
+            "intercept": self.rows.ones,
+            "weights": None if weights is None else zlib.crc32(weights.tobytes()),
+        }
+
+    def _fit(self, shift: NDArray[Any] | None) -> RidgeFit:
+        """Return the solutions from the triangle, with axes alphas, n and p."""
+        found, ones = self.triangle, int(self.rows.ones)
+        r, c = found.r[ones:, ones:].copy(order="F"), found.c[ones:]
+        svd = TriangleSvd.of(r)
+        d = svd.u.conj().T @ c
+        factors = np.array([self._inverse(svd.s, alpha) for alpha in self.alphas])
+        left = 1 - factors * svd.s  # of d in the residual
+        x = np.stack([svd.vh.conj().T @ (f[:, np.newaxis] * d) for f in factors])
+        sizes = np.abs(d) ** 2
+        residues = found.residues + np.stack([h @ sizes for h in left**2])
+        freedom = (factors * svd.s).sum(axis=1) + ones
+        with np.errstate(divide="ignore", invalid="ignore"):
+            variance = residues / (len(self.rows.a) - freedom)[:, np.newaxis]
+            variance[~(variance >= 0)] = np.nan
+            r2 = 1 - residues / (found.residues + (np.abs(c) ** 2).sum(axis=0))
+        spread = factors**2 @ np.abs(svd.vh) ** 2
+        errors = np.sqrt(spread[:, :, np.newaxis] * variance[:, np.newaxis, :])
+        constant = self._constant(x, shift)
+        real = x.real.dtype
+        return RidgeFit(
+            x.astype(self.rows.dtype),
+            constant.astype(self.rows.dtype),
+            *(each.astype(real) for each in (residues, freedom, errors, r2)),
+        )
+
+    def _inverse(self, s: NDArray[Any], alpha: float) -> NDArray[Any]:
+        """Return s / (s² + alpha), without alpha the inverse of s, 0 for values that are noise."""
+        if not alpha:
+            noise = max(self.rows.a.shape) * np.finfo(s.dtype).eps * s.max(initial=0)
+            return np.asarray(np.divide(1, s, out=np.zeros_like(s), where=s > noise))
+        with np.errstate(divide="ignore", over="ignore"):
+            return np.asarray(1 / (s + alpha / s), s.dtype)
+
+    def _constant(self, x: NDArray[Any], shift: NDArray[Any] | None) -> NDArray[Any]:
+        """Return the constant terms, from the first row of [1 | A - shift]."""
+        if shift is None:
+            return np.zeros((len(x), x.shape[2]), x.dtype)
+        top, c = self.triangle.r[0], self.triangle.c[0]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray((c - top[1:] @ x) / top[0] - shift @ x)
+
+    def _store(self, x: NDArray[Any]) -> None:
+        if self.result is None:
+            return
+        with self.result.output.opened() as target, input_unchanged(self.rows.a, target.stored):
+            target.stored[:, :] = np.hstack(list(x))
+
+    def _shaped(self, fit: RidgeFit) -> RidgeFit:
+        """Drop the axes of one alpha, and of one vector."""
+
+        def shaped(array: NDArray[Any]) -> Any:
+            array = array[..., 0] if self.rhs.vector and array.ndim > 1 else array
+            return array if self.shape else array[0]
+
+        return RidgeFit(*map(shaped, fit))
