@@ -1,7 +1,8 @@
-"""Linear algebra in a cluster's memory, over MPI: one LU engine; LINPACK is its benchmark."""
+"""Linear algebra in a cluster's memory, over MPI: one engine; LINPACK is its benchmark."""
 
+from hdgemm.mpi.cholesky import cho_solve, cholesky
 from hdgemm.mpi.lu import lu_factor, lu_solve, slogdet
 from hdgemm.mpi.report import Report
 from hdgemm.mpi.solve import solve
 
-__all__ = ["Report", "lu_factor", "lu_solve", "slogdet", "solve"]
+__all__ = ["Report", "cho_solve", "cholesky", "lu_factor", "lu_solve", "slogdet", "solve"]

@@ -1,9 +1,4 @@
-"""Right-looking LU factorisation with lookahead on a grid of processes.
-
-While the devices update the trailing matrix by panel i, the caller's thread swaps rows for it, and
-factors and sends panel i + depth (Jo et al., "Accelerating LINPACK with MPI-OpenCL on Clusters of
-Multi-GPU Nodes", section 4).
-"""
+"""LU factorisation on a grid of processes: panels with partial pivoting, interchanges, updates."""
 
 from __future__ import annotations
 
@@ -13,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.mpi.broadcast import PanelBroadcast
 from hdgemm.mpi.interchange import RowExchange
 from hdgemm.mpi.panel import Panel, SharedRows, factor_panel, factor_rows
+from hdgemm.mpi.right_looking import RightLooking
 from hdgemm.mpi.variant import STRIP
 from hdgemm.mpi.window import Strip
 
@@ -32,11 +27,10 @@ if TYPE_CHECKING:
     Columns = NDArray[Any]
 
 
-class Elimination:
-    """One factorisation of a `Part`, in place, with the updates by the threads of `window`.
+class Elimination(RightLooking):
+    """LU factorisation of a `Part` with partial pivoting; parameters as of `RightLooking`.
 
-    `progress` is called with the part of the operations that is done. `pivots` are the interchanges
-    of each panel, by its first column, `diagonal` is U's.
+    `pivots` are the interchanges of each panel, by its first column, `diagonal` is U's.
     """
 
     def __init__(
@@ -47,18 +41,11 @@ class Elimination:
         recorder: Recorder,
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        self._variant, self._part, self._window = variant, part, window
-        self._recorder, self._progress = recorder, progress
-        self._broadcast = PanelBroadcast(part.row, variant.broadcast)
-        self._panels: dict[int, Panel] = {}
+        super().__init__(variant, part, window, recorder, progress)
         self._exchanges: dict[int, RowExchange] = {}
         self.pivots: dict[int, NDArray[np.int64]] = {}
         #: The diagonal of U.
         self.diagonal: NDArray[Any] = np.zeros(variant.n, part.a.dtype)
-        #: Whether the phases of the next step run beneath an update, or only after it.
-        # All processes decide the same, since they exchange messages in one order.
-        threaded = part.grid.largest(float(window.threads == 0)) == 0
-        self._overlapped = "window" in variant.overlap and variant.depth > 0 and threaded
         # Swaps have a thread and messages of their own where panels are factored beside them.
         aside = self._overlapped and "panel-swap" in variant.overlap
         self._swaps = ThreadPoolExecutor(1, "hdgemm-swap") if aside else None
@@ -66,57 +53,25 @@ class Elimination:
 
     def run(self) -> None:
         """Factor A, and apply L⁻¹ and the interchanges to B."""
-        count = self._variant.panels
-        depth = min(self._variant.depth, count)
         try:
-            for step in range(-depth, count):
-                self._step(step, min(step + depth, count))
-                if self._progress is not None and step >= 0:
-                    self._progress(1.0 - (1.0 - (step + 1) / count) ** 3)
-            self._drain()
-            self._broadcast.finish()
+            super().run()
         finally:
             if self._swaps is not None:
                 # After an error, a swap may wait for messages or updates that do not come.
                 self._swaps.shutdown(wait=False, cancel_futures=True)
 
-    def _step(self, step: int, ahead: int) -> None:
-        """Apply panel `step` to the trailing matrix, and factor panel `ahead`.
-
-        Panel `ahead` gets the updates of all panels since `step` first; the columns up to it have
-        had panel `step` already.
-        """
-        depth, block = self._variant.depth, self._block(ahead)
-        own = block[0] < block[1]
-        if depth and own:
-            for earlier in range(max(step, 0), ahead):
-                self._apply(earlier, *block, urgent=True)
-        # The panel comes first where nothing hides it, and the rest where it takes the waiting.
-        rest_first = depth > 0 and step >= 0 and (self._overlapped or not own)
-        if rest_first:
-            self._apply(step, block[1], self._part.cols.count)
-        if ahead < self._variant.panels:
-            self._panels[ahead] = panel = self._panel(ahead, block)
-            self.pivots[panel.first] = panel.pivots
-            self.diagonal[panel.first : panel.end] = np.diagonal(panel.top)
-        if step >= 0 and not rest_first:
-            self._apply(step, block[1], self._part.cols.count)
-        if not self._overlapped:
-            self._drain()
-        self._panels.pop(step, None)
-        self._exchanges.pop(step, None)
-
-    def _block(self, number: int) -> tuple[int, int]:
-        """Return the local columns of a panel; beyond the last panel, none, at the end of A."""
-        nb = self._variant.nb
-        first = min(number * nb, self._variant.n)
-        start = self._part.cols.below(first)
-        own = self._part.cols.owner(first) == self._part.cols.process
-        if number >= self._variant.panels or not own:
-            return start, start
-        return start, self._part.cols.below(min(first + nb, self._variant.n))
-
     def _panel(self, number: int, block: tuple[int, int]) -> Panel:
+        """Factor and send a panel, or receive it."""
+        panel = self._factored(number, block)
+        self.pivots[panel.first] = panel.pivots
+        self.diagonal[panel.first : panel.end] = np.diagonal(panel.top)
+        return panel
+
+    def _forget(self, number: int) -> None:
+        """Free the exchange of a panel."""
+        self._exchanges.pop(number, None)
+
+    def _factored(self, number: int, block: tuple[int, int]) -> Panel:
         """Factor and send a panel, or receive it."""
         variant, part = self._variant, self._part
         first = number * variant.nb
@@ -223,7 +178,3 @@ class Elimination:
         with self._recorder.record("swap", strip.panel.first):
             strip.u = exchange.apply(self._part.a[:, strip.start : strip.stop])
         self._window.open(strip)
-
-    def _drain(self) -> None:
-        """Wait until every strip is updated."""
-        self._window.wait(0, self._part.cols.count)

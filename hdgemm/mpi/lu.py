@@ -155,7 +155,7 @@ def lu_solve(
         part = run.part()
         run.load(part, opened.a, "lu")
         run.load(part, opened.columns, "b", n)
-        refuse_zero(run, _zero_on_diagonal(run, part))
+        refuse_zero(run, zero_on_diagonal(run, part))
         run.substitute(part, partial(_solve_stored, pivots))
         found = stored_solution(opened, place, part)
         run.finish(call, solve_flops(run))
@@ -226,7 +226,7 @@ def first_zero(elimination: Elimination) -> int:
     return int(zeros[0]) + 1 if zeros.size else 0
 
 
-def _zero_on_diagonal(run: Run, part: Any) -> int:
+def zero_on_diagonal(run: Run, part: Any) -> int:
     """Return the 1-based index of the first zero on the diagonal of distributed factors."""
     rows, cols = part.rows.positions(), part.cols.positions()
     common, own_rows, own_cols = np.intersect1d(rows, cols, return_indices=True)
@@ -268,7 +268,7 @@ def _checked(piv: Any, shape: tuple[int, int]) -> NDArray[np.int64]:
 
 
 def _interchange_strip(
-    pivots: NDArray[np.int64], nb: int, strip: Rectangle, columns: NDArray[Any]
+    pivots: NDArray[np.int64], nb: int, strip: Rectangle, array: NDArray[Any]
 ) -> None:
     """Apply to each panel of a strip of whole columns the interchanges of the panels after it.
 
@@ -277,8 +277,8 @@ def _interchange_strip(
     first, last = strip.row, strip.row + strip.rows
     for start in range(first // nb * nb, last, nb):
         after = start + nb
-        own = columns[:, max(start, first) - first : min(after, last) - first]
-        laswp(own, pivots[after:], after)
+        own = array[max(start, first) - first : min(after, last) - first]
+        laswp(own.T, pivots[after:], after)
 
 
 def _solve_stored(

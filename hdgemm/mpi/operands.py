@@ -63,7 +63,9 @@ class Loader:
     name
         In messages.
     check_finite
-        NaN and Inf are errors; of `triangle` only, a triangle of the stored matrix.
+        NaN and Inf are errors.
+    triangle
+        The triangle of the matrix that is read; the upper one as its adjoint, which is lower.
     """
 
     matrix: StoredMatrix
@@ -77,12 +79,19 @@ class Loader:
         """Whether the stored matrix is the transpose."""
         return self.matrix.operand.trans
 
+    @property
+    def stored_triangle(self) -> Triangle:
+        """The triangle of the stored matrix."""
+        if self.triangle is None or not self.trans:
+            return self.triangle
+        return "upper" if self.triangle == "lower" else "lower"
+
     def strips(self, part: Part) -> Strips:
         """Return the strips that the ranks read."""
         stored = self.matrix.operand.matrix
         return Strips.of(
             stored.shape, part.a.itemsize, part.grid.size,
-            chunk=stored.chunk, triangle=self.triangle,
+            chunk=stored.chunk, triangle=self.stored_triangle,
         )  # fmt: skip
 
     def load(self, part: Part, first: int = 0) -> None:
@@ -95,7 +104,7 @@ class Loader:
         MatrixIOError
             On all ranks, when one of them cannot read.
         """
-        stored = self.matrix.operand.matrix
+        stored, adjoint = self.matrix.operand.matrix, self.triangle == "upper"
 
         def read(strip: Rectangle, out: NDArray[Any]) -> None:
             if self.error is not None:
@@ -103,10 +112,12 @@ class Loader:
             try:
                 stored.read(strip.row, strip.col, out)
                 self._check(strip, out)
+                if adjoint and out.dtype.kind == "c":
+                    np.conj(out, out=out)
             except Exception as error:  # noqa: BLE001 - raised by all ranks, below
                 self.error = error
 
-        scatter(self.strips(part), Place(part, first, self.trans), read)
+        scatter(self.strips(part), Place(part, first, self.trans != adjoint), read)
         with together(part.grid):
             if self.error is not None:
                 raise self.error
@@ -117,7 +128,7 @@ class Loader:
             return
         wrong = ~np.isfinite(array)
         if self.triangle is not None:
-            cut = np.tril if self.triangle == "lower" else np.triu
+            cut = np.tril if self.stored_triangle == "lower" else np.triu
             wrong = cut(wrong, strip.row - strip.col)
         if not wrong.any():
             return

@@ -87,20 +87,23 @@ class Target:
         part: Part,
         first: int = 0,
         finish: Callable[[Rectangle, NDArray[Any]], None] | None = None,
+        *,
+        flipped: bool = False,
     ) -> None:
         """Write the columns of a part from `first` on; errors are raised on all ranks.
 
-        `finish` is called with each strip of whole columns, as a column-major array, before it is
+        `finish` is called with each strip of the file before it is written: rows of the stored
+        matrix, which are whole columns of a column-major one. With `flipped`, the transpose is
         written.
         """
-        matrix, trans = self.operand.matrix, self.operand.trans
+        matrix, trans = self.operand.matrix, self.operand.trans != flipped
 
         def write(strip: Rectangle, array: NDArray[Any]) -> None:
             if self.error is not None:
                 return
             try:
                 if finish is not None:
-                    finish(strip, array.T)
+                    finish(strip, array)
                 matrix.write(strip.row, strip.col, array)
             except Exception as error:  # noqa: BLE001 - raised by all ranks, below
                 self.error = error

@@ -16,6 +16,7 @@ from hdgemm.dtypes import SUPPORTED, listed
 from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.planned import PlannedMatrix
+from hdgemm.mpi.cholesky_elimination import CholeskyElimination
 from hdgemm.mpi.communicator import Communicator, Mpi
 from hdgemm.mpi.communicator import world as all_processes
 from hdgemm.mpi.devices import open_devices
@@ -32,12 +33,15 @@ from hdgemm.mpi.variant import Variant, parse_grid, squarest
 from hdgemm.product.arguments import result_dtype
 from hdgemm.product.target import is_location
 from hdgemm.run.session import check_options
+from hdgemm.tasks.kernels import not_positive_definite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.mpi.devices import Devices
+    from hdgemm.mpi.strips import Triangle
+    from hdgemm.mpi.window import Window
     from hdgemm.options import Options
 
 #: Columns of right-hand sides that are solved for at a time.
@@ -119,23 +123,44 @@ class Run:
         """Return memory for this process's part of [A|B]."""
         return Part.allocate(self.variant, self.world, self.variant.n + self.columns, self.dtype)
 
-    def load(self, part: Part, matrix: StoredMatrix, name: str, first: int = 0) -> None:
-        """Read a matrix into the columns from `first` on."""
+    def load(
+        self,
+        part: Part,
+        matrix: StoredMatrix,
+        name: str,
+        first: int = 0,
+        triangle: Triangle = None,
+    ) -> None:
+        """Read a matrix, or a triangle of it, into the columns from `first` on; see `Loader`."""
         with self.recorder.record("read", first):
-            Loader(matrix, name, self.check_finite).load(part, first)
+            Loader(matrix, name, self.check_finite, triangle).load(part, first)
 
     def factor(self, part: Part) -> Elimination:
         """Factor A by LU, and apply the interchanges and L⁻¹ to B."""
         updates = int(self.world.largest(len(self.devices.updates)))
         strip = self.variant.widest_strip(updates, self.variant.n + self.columns)
-        window = self.devices.window(self.recorder, lambda error: end_all(self.world, error))
-        try:
+        with self._window() as window:
             variant = replace(self.variant, strip=strip)
             elimination = Elimination(variant, part, window, self.recorder)
             elimination.run()
+        return elimination
+
+    def factor_cholesky(self, part: Part) -> None:
+        """Factor the lower triangle of A; raises on all ranks where it is not positive definite."""
+        with self._window() as window:
+            elimination = CholeskyElimination(self.variant, part, window, self.recorder)
+            elimination.run()
+        with together(self.world):
+            if elimination.order:
+                raise not_positive_definite(elimination.order)
+
+    @contextmanager
+    def _window(self) -> Iterator[Window]:
+        window = self.devices.window(self.recorder, lambda error: end_all(self.world, error))
+        try:
+            yield window
         finally:
             window.close()
-        return elimination
 
     def substitute(
         self, part: Part, substitution: Callable[[Part, Any], Any], columns: int | None = None

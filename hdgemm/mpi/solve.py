@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.call.keywords import public_call
 from hdgemm.errors import InputError
+from hdgemm.mpi.cholesky import cholesky_flops, factored_part, substitute_cholesky
 from hdgemm.mpi.lu import factor_flops, first_zero, refuse_zero, solve_flops
+from hdgemm.mpi.processes import together
 from hdgemm.mpi.results import stored_solution, target_of
 from hdgemm.mpi.run import MpiCall, MpiKeywords, Request, started
 from hdgemm.mpi.substitution import back_substitute
@@ -19,15 +21,17 @@ if TYPE_CHECKING:
 def solve(
     a: Any,
     b: Any,
+    lower: bool = False,
     check_finite: bool = True,
+    assume_a: str = "gen",
     *,
     out: Any = None,
     **keywords: Unpack[MpiKeywords],
 ) -> Any:
     """Solve A·X = B for a square matrix in the memory of all machines, over MPI.
 
-    A is factored with partial pivoting, and L⁻¹ applied to B on the way (HPL). Every process makes
-    the same call.
+    A is factored by LU with partial pivoting, and L⁻¹ applied to B on the way (HPL). Every process
+    makes the same call.
 
     Parameters
     ----------
@@ -36,8 +40,12 @@ def solve(
         array on each. A and B of different dtypes are promoted.
     b
         The same: one vector, or a matrix of any number of columns.
+    lower
+        The triangle that is read for "pos".
     check_finite
         Raise `NotFiniteError` at a NaN or Inf.
+    assume_a
+        "gen": LU; "pos": Cholesky.
     out
         The location of a new .npy or raw file in shared storage, column-major, which appears when
         it is complete; None for an array on every rank.
@@ -53,7 +61,7 @@ def solve(
     Raises
     ------
     LinAlgError
-        When a pivot is exactly zero; a `SingularMatrixError`.
+        When a pivot is exactly zero, or A is not positive definite; a `SingularMatrixError`.
     InputError
         When shapes do not fit together, ranks have different arguments or versions, or see
         different matrices.
@@ -64,20 +72,30 @@ def solve(
     --------
     >>> x = hdgemm.mpi.solve("A.npy", "B.npy", out="X.npy")
     """
-    if b is None:
-        raise InputError("b must be a matrix, got None")
     call = MpiCall(**keywords)
+    with together(call.world):
+        if b is None:
+            raise InputError("b must be a matrix, got None")
+        if assume_a not in ("gen", "pos"):
+            raise InputError(f"over MPI, assume_a must be 'gen' or 'pos', got {assume_a!r}")
     place = None if out is None else target_of(call.world, out)
-    request = Request("solve", a, b, {"out": str(place)}, check_finite)
-    with started(request, call) as opened:
+    arguments = {"out": str(place), "lower": bool(lower), "assume_a": assume_a}
+    with started(Request("solve", a, b, arguments, check_finite), call) as opened:
         if opened is None:
             return None
-        run = opened.run
-        part = run.part()
-        run.load(part, opened.a, "a")
-        run.load(part, opened.columns, "b", run.variant.n)
-        refuse_zero(run, first_zero(run.factor(part)))
-        run.substitute(part, back_substitute)
+        run, n = opened.run, opened.a.shape[0]
+        if assume_a == "pos":
+            part = factored_part(run, opened.a, lower=bool(lower))
+            run.load(part, opened.columns, "b", n)
+            run.substitute(part, substitute_cholesky)
+            flops = cholesky_flops(run)
+        else:
+            part = run.part()
+            run.load(part, opened.a, "a")
+            run.load(part, opened.columns, "b", n)
+            refuse_zero(run, first_zero(run.factor(part)))
+            run.substitute(part, back_substitute)
+            flops = factor_flops(run)
         found = stored_solution(opened, place, part)
-        run.finish(call, factor_flops(run) + solve_flops(run))
+        run.finish(call, flops + solve_flops(run))
     return found

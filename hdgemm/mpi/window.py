@@ -52,15 +52,15 @@ def host_solve(triangle: Columns, b: Columns) -> None:
 class Strip:
     """The local columns from `start` to `stop`, to which one panel is applied.
 
-    `below` has their local rows after the panel's diagonal block. In an urgent strip lies the next
-    panel: every thread helps before it begins another strip.
+    `below` has their local rows after the panel's diagonal block, and `factor` the panel's. In an
+    urgent strip lies the next panel: every thread helps before it begins another strip.
     """
 
     def __init__(
         self, panel: Panel, start: int, stop: int, below: Columns, *, urgent: bool = False
     ) -> None:
         self.panel, self.start, self.stop, self.urgent = panel, start, stop, urgent
-        self.below = below
+        self.below, self.factor = below, panel.below
         #: The rows of U, once they are swapped.
         self.u: Columns = below[:0]
         self.blocks: deque[tuple[int, int]] = deque()
@@ -73,11 +73,15 @@ class Strip:
         self.blocks.extend(zip([0, *stops[:-1]], stops, strict=True))
         self.unfinished = len(self.blocks)
 
+    def solve(self, solve: Solve) -> None:
+        """Solve for the rows of U."""
+        solve(self.panel.top, self.u)
+
     def update(self, block: tuple[int, int], update: Update) -> None:
         """Update one block of rows."""
         rows = slice(*block)
         if block[0] < block[1]:
-            update(self.panel.below[rows], self.u, self.below[rows])
+            update(self.factor[rows], self.u, self.below[rows])
 
 
 class _Work(NamedTuple):
@@ -226,7 +230,7 @@ class Window:
         strip, block = work
         if block is None:
             with self._recorder.record("update", strip.panel.first):
-                self._solves.get(update, host_solve)(strip.panel.top, strip.u)
+                strip.solve(self._solves.get(update, host_solve))
             with self._changed:
                 strip.cut(self._rows)
                 self._changed.notify_all()

@@ -92,6 +92,42 @@ def check(group, p, q, dtype, case):
         say(group, name, reports)
 
 
+def check_cholesky(group, p, q, dtype, lower):
+    """One triangle alone is read; the factor is LAPACK's, and solves here and on one machine."""
+    how = {"comm": group, "grid": (p, q), "nb": 5}
+    n, strips.STRIP_BYTES = 33, 700
+    rng, unit = np.random.default_rng(n), np.finfo(dtype).eps
+    a = rng.standard_normal((n, n))
+    if dtype.startswith("c"):
+        a = a + 1j * rng.standard_normal((n, n))
+    a = (a @ a.conj().T + np.eye(n)).astype(dtype)
+    b = rng.standard_normal((n, 9)).astype(dtype)
+    half = np.tril(a) if lower else np.triu(a)
+    other = np.tri(n, dtype=bool).T if lower else np.tri(n, dtype=bool)
+    np.fill_diagonal(other, val=False)
+    half[other] = np.nan
+    c = np.asarray(mpi.cholesky(half, lower, out=folder / "C.npy", **how))
+    product = c @ c.conj().T if lower else c.conj().T @ c
+    error = np.abs(product - a).max() / (np.abs(a).max() * n * unit)
+    if not error < 30 or c[other].any():
+        say(group, f"{p}x{q} {dtype} lower={lower}: Cholesky", error)
+    solutions = (
+        mpi.cho_solve(folder / "C.npy", b, **how | {"nb": 4}),
+        mpi.solve(half, b, lower, assume_a="pos", out=folder / "X.npy", **how),
+        linalg.cho_solve(linalg.open(folder / "C.npy"), b),
+    )
+    ratios = [ratio(a, np.asarray(x), b) for x in solutions]
+    if not max(ratios) < 16:
+        say(group, f"{p}x{q} {dtype} lower={lower}: Cholesky", ratios)
+    a[17, 17] = -1
+    try:
+        mpi.cholesky(a, lower, out=folder / "C.npy", **how)
+        say(group, "a matrix that is not positive definite was factored")
+    except scipy.linalg.LinAlgError as error:
+        if error.order != 18:
+            say(group, error)
+
+
 def check_permutations(group, p, q):
     """Factors of permutations, whose every row moves, are exact; so is a singular matrix' zero."""
     how = {"comm": group, "grid": (p, q), "nb": 4}
@@ -132,7 +168,7 @@ def check_refusals(group, p, q):
         group.collect(None)
         if sorted(folder.iterdir()) != before:
             say(group, sorted(folder.iterdir()))
-    if not np.isnan(mpi.solve(a, np.ones(20), False, **how)).all():
+    if not np.isnan(mpi.solve(a, np.ones(20), check_finite=False, **how)).all():
         say(group, "NaN is lost")
 
 
@@ -143,6 +179,9 @@ for p, q in grids:
         cases = list(itertools.product(CASES, SUPPORTED))
         for case, dtype in cases[::3] if p * q == 4 else cases[5:11:5]:
             check(group, p, q, dtype, case)
+        for dtype, lower in zip(SUPPORTED, (True, False, False, True), strict=True):
+            if p * q == 4 or lower == (q > 1):
+                check_cholesky(group, p, q, dtype, lower)
         check_permutations(group, p, q)
         check_refusals(group, p, q)
 finish(everyone)

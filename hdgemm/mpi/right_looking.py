@@ -1,0 +1,111 @@
+"""Right-looking factorisation with lookahead on a grid of processes: the order of its steps.
+
+While the devices update the trailing matrix by panel i, the caller's thread prepares the update by
+the panels after it, and factors and sends panel i + depth (Jo et al., "Accelerating LINPACK with
+MPI-OpenCL on Clusters of Multi-GPU Nodes", section 4).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hdgemm.mpi.broadcast import PanelBroadcast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hdgemm.mpi.panel import Panel
+    from hdgemm.mpi.part import Part
+    from hdgemm.mpi.timeline import Recorder
+    from hdgemm.mpi.variant import Variant
+    from hdgemm.mpi.window import Window
+
+
+class RightLooking:
+    """One factorisation of a `Part`, in place, with the updates by the threads of `window`.
+
+    Subclasses factor a panel (`_panel`), and announce and open the strips that it updates
+    (`_apply`). `progress` is called with the part of the operations that is done.
+    """
+
+    #: A panel could not be factored: every process stops after the same step.
+    failed = False
+
+    def __init__(
+        self,
+        variant: Variant,
+        part: Part,
+        window: Window,
+        recorder: Recorder,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        self._variant, self._part, self._window = variant, part, window
+        self._recorder, self._progress = recorder, progress
+        self._broadcast = PanelBroadcast(part.row, variant.broadcast)
+        self._panels: dict[int, Panel] = {}
+        #: Whether the phases of the next step run beneath an update, or only after it.
+        # All processes decide the same, since they exchange messages in one order.
+        threaded = part.grid.largest(float(window.threads == 0)) == 0
+        self._overlapped = "window" in variant.overlap and variant.depth > 0 and threaded
+
+    def run(self) -> None:
+        """Factor A, and apply the factors to the columns after it."""
+        count = self._variant.panels
+        depth = min(self._variant.depth, count)
+        for step in range(-depth, count):
+            self._step(step, min(step + depth, count))
+            if self.failed:
+                break
+            if self._progress is not None and step >= 0:
+                self._progress(1.0 - (1.0 - (step + 1) / count) ** 3)
+        self._drain()
+        self._broadcast.finish()
+
+    def _step(self, step: int, ahead: int) -> None:
+        """Apply panel `step` to the trailing matrix, and factor panel `ahead`.
+
+        Panel `ahead` gets the updates of all panels since `step` first; the columns up to it have
+        had panel `step` already.
+        """
+        depth, block = self._variant.depth, self._block(ahead)
+        own = block[0] < block[1]
+        if depth and own:
+            for earlier in range(max(step, 0), ahead):
+                self._apply(earlier, *block, urgent=True)
+        # The panel comes first where nothing hides it, and the rest where it takes the waiting.
+        rest_first = depth > 0 and step >= 0 and (self._overlapped or not own)
+        if rest_first:
+            self._apply(step, block[1], self._part.cols.count)
+        if ahead < self._variant.panels:
+            self._panels[ahead] = self._panel(ahead, block)
+        if step >= 0 and not rest_first:
+            self._apply(step, block[1], self._part.cols.count)
+        if not self._overlapped:
+            self._drain()
+        self._panels.pop(step, None)
+        self._forget(step)
+
+    def _block(self, number: int) -> tuple[int, int]:
+        """Return the local columns of a panel; beyond the last panel, none, at the end of A."""
+        nb = self._variant.nb
+        first = min(number * nb, self._variant.n)
+        start = self._part.cols.below(first)
+        own = self._part.cols.owner(first) == self._part.cols.process
+        if number >= self._variant.panels or not own:
+            return start, start
+        return start, self._part.cols.below(min(first + nb, self._variant.n))
+
+    def _panel(self, number: int, block: tuple[int, int]) -> Panel:
+        """Factor and send a panel of local columns, or receive it."""
+        raise NotImplementedError
+
+    def _apply(self, number: int, start: int, stop: int, *, urgent: bool = False) -> None:
+        """Give the local columns from `start` to `stop` to the window, to be updated by a panel."""
+        raise NotImplementedError
+
+    def _forget(self, number: int) -> None:
+        """Free what `_apply` keeps of a panel."""
+
+    def _drain(self) -> None:
+        """Wait until every strip is updated."""
+        self._window.wait(0, self._part.cols.count)
