@@ -91,7 +91,7 @@ def check(
             raise DoesNotFitError(
                 f"{name}: its {len(needs)} processes need {sum(needs):,} bytes for N = "
                 f"{variant.n}, {available:,} are available, {sum(needs) - available:,} are "
-                "missing; lower N",
+                "missing; lower N, or add machines",
                 requested=sum(needs), available=available, missing=sum(needs) - available,
                 limit="memory",
             )  # fmt: skip

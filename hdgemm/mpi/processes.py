@@ -44,9 +44,10 @@ def ending_all(world: Communicator) -> Iterator[None]:
 
 @contextmanager
 def together(world: Communicator) -> Iterator[None]:
-    """Raise the error of one process on all of them, on leaving; the block exchanges no messages.
+    """Raise the error of one process on all of them, on leaving.
 
-    The message names the rank and its machine, unless all have the same error.
+    The block exchanges no messages, or raises on all. The message names the rank and its machine,
+    unless all have the same error.
     """
     failed: Exception | None = None
     try:

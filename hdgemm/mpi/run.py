@@ -12,7 +12,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hdgemm.call.operands import open_columns, open_square
-from hdgemm.dtypes import SUPPORTED, listed
 from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.planned import PlannedMatrix
@@ -266,22 +265,26 @@ def started(request: Request, call: MpiCall) -> Iterator[Opened | None]:
         When a machine lacks memory for its part: `missing` in bytes.
     """
     world, options = call.world, check_options(call.options)
-    world.compare(request.compared(call))
+    with together(world):
+        world.compare(request.compared(call))
     with ExitStack() as stack:
         with together(world):
             a, b, vector = _open(request, stack)
         matrices = {"a": a} if b is None else {"a": a, "b": b}
-        prove_same(world, matrices)
+        with together(world):
+            prove_same(world, matrices)
         watched = ExitStack()
         inputs = {name: matrix.operand for name, matrix in matrices.items()}
         watched.enter_context(unchanged(inputs, PlannedMatrix(None, (0, 0), a.dtype)))
         dtype = result_dtype(*(matrix.dtype for matrix in matrices.values()))
-        variant = call.variant(a.shape[0], world.size)
+        with together(world):
+            variant = call.variant(a.shape[0], world.size)
         columns = 0 if b is None else b.shape[1]
         extra = buffer_bytes(variant, columns, dtype.itemsize)
         with together(world):
             check_limit(variant, columns, dtype.itemsize, extra, options)
-        check(variant, world, columns=columns, itemsize=dtype.itemsize, extra=extra)
+        with together(world):
+            check(variant, world, columns=columns, itemsize=dtype.itemsize, extra=extra)
         inside = world.rank < variant.grid[0] * variant.grid[1]
         active = world.split(int(inside), world.rank)
         if not inside:
@@ -332,9 +335,6 @@ def _open(request: Request, stack: ExitStack) -> tuple[StoredMatrix, StoredMatri
             raise InputError(
                 f"b has {b.shape[0]} rows, the matrix {a.shape[0]}: they must be as many"
             )
-    for matrix, name in ((a, "a"), (b, "b")):
-        if matrix is not None and matrix.dtype.newbyteorder("=").name not in SUPPORTED:
-            raise InputTypeError(f"{name} has dtype {matrix.dtype}, which is not {listed('or')}")
     return a, b, vector
 
 

@@ -165,7 +165,7 @@ def test_other_wrong_arguments_are_refused(tmp_path):
         (lambda: mpi.solve(a, a, grid="2x2", **ALONE), "mpiexec -n 4"),
         (lambda: mpi.solve(a, a, nb=-1, **ALONE), "at least 1"),
         (lambda: mpi.solve(a, a, comm=3), "communicator of mpi4py"),
-        (lambda: mpi.solve(np.ones((2, 2), np.float16), np.ones(2), **ALONE), "float16"),
+        (lambda: mpi.solve(a.astype("U1"), np.ones(4), **ALONE), "U1"),
         (lambda: mpi.lu_factor(a, out=np.ones((4, 4)), **ALONE), "location of a new file"),
         (lambda: mpi.lu_factor(a, out=tmp_path / "x.zarr", **ALONE), "item of a store"),
         (lambda: mpi.lu_solve((a, [0, 1, 2, 2]), a, **ALONE), r"piv\[3\] is 2"),
@@ -173,6 +173,14 @@ def test_other_wrong_arguments_are_refused(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             wrong()
+
+
+@pytest.mark.parametrize(("stored", "computed"), [("float16", "float32"), ("int32", "float64")])
+def test_elements_of_other_types_are_converted(stored, computed):
+    a, b = np.diag([1, 2, 4]).astype(stored), np.ones(3, stored)
+    x = mpi.solve(a, b, nb=2, **ALONE)
+    assert x.dtype == computed
+    assert x.tolist() == [1, 0.5, 0.25]
 
 
 def test_a_process_that_needs_more_than_its_memory_says_how_much_is_missing():
