@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from hdgemm.errors import InputError, MatrixIOError
-from hdgemm.matrices.files import space_advice
+from hdgemm.matrices.files import read_regular, space_advice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -135,7 +135,7 @@ def redo_path(journal: Path) -> Path:
 def read_journal(path: Path) -> tuple[list[Record], list[int]]:
     """Return the whole records of a journal and the numbers of its damaged lines, unchanged."""
     try:
-        records, damaged, _ = _parse(path.read_bytes())
+        records, damaged, _ = _parse(read_regular(path))
     except OSError as error:
         raise InputError(f"cannot read the journal {path}: {error.strerror}") from error
     return records, damaged

@@ -7,6 +7,7 @@ description has the kind of the factorisation, samples of the matrix and checksu
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from zipfile import BadZipFile
 
@@ -17,6 +18,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.slabs.run import say_state
 from hdgemm.linalg.storage import Destination
 from hdgemm.matrices.factor_files import ARRAYS, FactorFiles, checksum
+from hdgemm.matrices.files import open_regular
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored
 from hdgemm.matrices.operands import open_operand
@@ -24,7 +26,6 @@ from hdgemm.product.aliasing import overlaps
 from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
     from pathlib import Path
 
@@ -216,7 +217,7 @@ def _read(place: Location, files: FactorFiles) -> dict[str, Any]:
             "beside it, is not there"
         )
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads(files.text())
         known = record["format"] == _FORMAT and record["kind"] in ARRAYS
         known = known and all(isinstance(record[name], dict) for name in _RECORDS)
         known = known and (record["kind"] != "cholesky" or "lower" in record["facts"])
@@ -229,9 +230,9 @@ def _read(place: Location, files: FactorFiles) -> dict[str, Any]:
 
 def _array(place: Location, path: Path, expected: int | None) -> NDArray[Any]:
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(open_regular(path), "rb") as stream:
             array: NDArray[Any] = np.load(stream)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+    except (OSError, ValueError, EOFError, BadZipFile, MemoryError) as error:
         raise InputError(f"cannot read {path}, which belongs to {place}: {error}") from error
     if not isinstance(array, np.ndarray) or checksum(array) != expected:
         raise InputError(f"{path} does not belong to {place}: its checksum differs", path=str(path))

@@ -59,6 +59,11 @@ class FactorFiles(NamedTuple):
         """Return the file of an array, such as ``"piv"``."""
         return self.folder / f"{self.prefix}{name}.npy"
 
+    def text(self) -> str:
+        """Return the description; raises `InputError`, `OSError` or `ValueError`."""
+        with os.fdopen(open_regular(self.description), "rb") as stream:
+            return stream.read(_LONGEST).decode()
+
     def stored_by(self, kind: str) -> list[Path]:
         """Return the files that a kind of factorisation stores; none for other results."""
         if kind not in ARRAYS:
@@ -71,7 +76,7 @@ class FactorFiles(NamedTuple):
         An array with another checksum is left out: its name was given to another matrix.
         """
         try:
-            record = json.loads(_text(self.description))
+            record = json.loads(self.text())
             sums = {name: record["arrays"][name] for name in _NAMES & set(record["arrays"])}
         except (OSError, InputError, ValueError, KeyError, TypeError, RecursionError):
             return []
@@ -93,11 +98,6 @@ def matrices_beside(path: Path, names: Iterable[str]) -> list[Path]:
         path.with_name(f"{path.name.removesuffix(end)}.npy")
         for end in ends if path.name.endswith(end)
     ]  # fmt: skip
-
-
-def _text(path: Path) -> str:
-    with os.fdopen(open_regular(path), "rb") as stream:
-        return stream.read(_LONGEST).decode()
 
 
 def _checksum(path: Path) -> int | None:

@@ -21,6 +21,8 @@ from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.transfer import ALIGNMENT, SHORT, address
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -291,9 +293,22 @@ def sync_file(path: Path) -> None:
     sync(path.parent)
 
 
+def walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield each folder under a folder, also behind links, once, with the names of its files."""
+    seen = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        status = Path(place).stat()
+        identity = status.st_dev, status.st_ino
+        if identity in seen:  # links lead back to it
+            folders.clear()
+            continue
+        seen.add(identity)
+        yield Path(place), names
+
+
 def sync_tree(folder: Path) -> None:
     """Return when all files and names under a folder are durable."""
-    for place, _, names in os.walk(folder):
+    for place, names in walk(folder):
         for name in names:
-            sync(Path(place, name))
-        sync(Path(place))
+            sync(place / name)
+        sync(place)

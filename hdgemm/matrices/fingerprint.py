@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hdgemm.errors import MatrixIOError
 from hdgemm.matrices.filematrix import FileMatrix
+from hdgemm.matrices.files import walk
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.objectstore import objects_state
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from hdgemm.matrices.base import Matrix, Operand
     from hdgemm.matrices.files import BlockFile
@@ -49,7 +50,7 @@ def file_state(home: Path) -> FileState:
     status = home.stat()
     if not home.is_dir():
         return _joined([status])
-    files = [Path(place, name) for place, _, names in os.walk(home) for name in names]
+    files = [place / name for place, names in walk(home) for name in names]
     return _joined([path.stat() for path in files])._replace(identity=_identity(status))
 
 

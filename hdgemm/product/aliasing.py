@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +10,7 @@ import numpy as np
 
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.matrices.filematrix import FileMatrix
+from hdgemm.matrices.files import walk
 from hdgemm.matrices.memmaps import mapped_place
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def _in_home(x: Matrix) -> Iterator[Path]:
     """
     if x.home is not None:
         yield x.home
-        for folder, _, names in os.walk(x.home):
-            yield from (Path(folder, name) for name in names)
+        for folder, names in walk(x.home):
+            yield from (folder / name for name in names)
 
 
 def _in_file(x: Matrix) -> _Span | None:

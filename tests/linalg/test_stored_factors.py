@@ -1,6 +1,7 @@
 """Factorisations in files, opened again."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -150,3 +151,28 @@ def test_a_damaged_description_claims_nothing(tmp_path):
         hdgemm.matmul(a, a, out=tmp_path / "F.npy")
         assert description.read_text() == text
     np.testing.assert_array_equal(np.load(tmp_path / "F.piv.npy"), a)
+
+
+@pytest.mark.parametrize("name", ["F.factor.json", "F.piv.npy"])
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_file_beside_a_factor_is_a_regular_one(tmp_path, name, kind):
+    """A FIFO would wait for ever, and /dev/zero has no end."""
+    a = np.random.default_rng(0).standard_normal((8, 8))
+    linalg.lu_factor(a, out=tmp_path / "F.npy")
+    other = tmp_path / name
+    other.unlink()
+    if kind == "fifo":
+        os.mkfifo(other)
+    else:
+        other.symlink_to("/dev/zero")
+    with pytest.raises(hdgemm.InputError, match=name):
+        linalg.open(tmp_path / "F.npy")
+
+
+def test_an_array_beside_a_factor_that_exceeds_the_memory_is_refused(tmp_path):
+    linalg.lu_factor(np.eye(8), out=tmp_path / "F.npy")
+    with (tmp_path / "F.piv.npy").open("wb") as file:
+        header = {"descr": "<i8", "fortran_order": False, "shape": (1 << 55,)}
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(hdgemm.InputError, match=r"F\.piv\.npy"):
+        linalg.open(tmp_path / "F.npy")

@@ -90,3 +90,18 @@ def test_memory_that_is_no_file():
     assert not arrays_overlap(shared, other)
     assert arrays_overlap(shared[:4], shared[3:])
     assert not arrays_overlap(np.frombuffer(bytes(64)), np.frombuffer(bytes(64)))
+
+
+def test_chunks_behind_a_link_to_a_folder(tmp_path):
+    """The store beside it has the same chunks, through a link, and a link back to itself."""
+    zarr = pytest.importorskip("zarr")
+    x = np.random.default_rng(0).standard_normal((N, N))
+    zarr.create_array(tmp_path / "x.zarr", data=x, chunks=(32, 32), compressors=None)
+    linked = tmp_path / "linked.zarr"
+    linked.mkdir()
+    (linked / "zarr.json").write_bytes((tmp_path / "x.zarr" / "zarr.json").read_bytes())
+    (linked / "c").symlink_to(tmp_path / "x.zarr" / "c")
+    (linked / "back").symlink_to(linked)
+    with hdgemm.open(tmp_path / "x.zarr", "r+") as out, pytest.raises(InputError, match="overlaps"):
+        hdgemm.multiply(linked, np.eye(N), out=out, options=TILED)
+    np.testing.assert_array_equal(hdgemm.open(tmp_path / "x.zarr"), x)

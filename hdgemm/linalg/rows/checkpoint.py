@@ -16,6 +16,7 @@ again. A reducer needs no journal of its own::
 
 from __future__ import annotations
 
+import os
 import time
 import zipfile
 import zlib
@@ -32,6 +33,7 @@ from hdgemm.durable.run import JournaledRun
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.rows import RowPlan
 from hdgemm.matrices.companions import CompanionFiles
+from hdgemm.matrices.files import open_regular
 from hdgemm.matrices.location import parse_location
 from hdgemm.product.target import is_location
 from hdgemm.report import Resumption
@@ -173,7 +175,7 @@ class RowCheckpoint(JournaledRun):
         if not path.exists():
             return 0, {}
         try:
-            with path.open("rb") as stream, np.load(stream) as stored:
+            with os.fdopen(open_regular(path), "rb") as stream, np.load(stream) as stored:
                 arrays = {name: stored[name] for name in stored.files}
                 done = int(arrays.pop(_DONE))
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
