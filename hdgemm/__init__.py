@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from hdgemm import cluster, linalg, mpi
     from hdgemm.blas.products import dgemm, matmul, multiply
     from hdgemm.blas.rank_update import her2k, herk, syr2k, syrk
+    from hdgemm.blas.stream import stream
     from hdgemm.blas.symmetric_product import hemm, symm
+    from hdgemm.blas.topk import topk
     from hdgemm.blas.triangular_product import trmm, trsm
     from hdgemm.client import Client as Client
     from hdgemm.device_check import check_device
+    from hdgemm.matrices.generated import generated
     from hdgemm.matrices.operands import create, open  # noqa: A004 - `hdgemm.open`
     from hdgemm.pipeline.devices.registry import list_devices as devices
     from hdgemm.preflight import execute, plan, plan_gemm
@@ -50,6 +53,7 @@ __all__ = [
     "devices",
     "dgemm",
     "execute",
+    "generated",
     "hemm",
     "her2k",
     "herk",
@@ -61,9 +65,11 @@ __all__ = [
     "plan",
     "plan_gemm",
     "set_options",
+    "stream",
     "symm",
     "syr2k",
     "syrk",
+    "topk",
     "trmm",
     "trsm",
     "verify",
@@ -80,6 +86,7 @@ _LAZY = {
     "devices": ("hdgemm.pipeline.devices.registry", "list_devices"),
     "dgemm": ("hdgemm.blas.products", "dgemm"),
     "execute": ("hdgemm.preflight", "execute"),
+    "generated": ("hdgemm.matrices.generated", "generated"),
     "hemm": ("hdgemm.blas.symmetric_product", "hemm"),
     "her2k": ("hdgemm.blas.rank_update", "her2k"),
     "herk": ("hdgemm.blas.rank_update", "herk"),
@@ -88,9 +95,11 @@ _LAZY = {
     "open": ("hdgemm.matrices.operands", "open"),
     "plan": ("hdgemm.preflight", "plan"),
     "plan_gemm": ("hdgemm.preflight", "plan_gemm"),
+    "stream": ("hdgemm.blas.stream", "stream"),
     "symm": ("hdgemm.blas.symmetric_product", "symm"),
     "syr2k": ("hdgemm.blas.rank_update", "syr2k"),
     "syrk": ("hdgemm.blas.rank_update", "syrk"),
+    "topk": ("hdgemm.blas.topk", "topk"),
     "trmm": ("hdgemm.blas.triangular_product", "trmm"),
     "trsm": ("hdgemm.blas.triangular_product", "trsm"),
 }

@@ -60,6 +60,9 @@ def fingerprint(operand: Operand) -> Fingerprint:
     if isinstance(place, Location) and place.url:
         size, changed = objects_state(place)
         return sampled(operand) | {"size": size, "mtime_ns": changed}
+    if matrix.content is not None:
+        place_in = f"from {matrix.origin} by {matrix.steps}"
+        return _described(operand) | {"content": f"{matrix.content}, {place_in}"}
     if home is None:
         content = _digest(matrix, rectangles(matrix.shape, _BLOCK))
         return _described(operand) | {"content": content}

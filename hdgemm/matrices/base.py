@@ -51,6 +51,9 @@ class Matrix:
     home: Path | None = None
     #: The files that hold elements, where several do.
     files: tuple[Path, ...] = ()
+    #: What a user says that the elements are, for matrices that no file holds: equal texts name
+    #: equal elements.
+    content: str | None = None
     #: The location, or the library's array, that the matrix was opened from, and whether the
     #: matrix is its transpose; None for arrays in RAM and on devices.
     opened_from: tuple[Any, bool] | None = None

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.matrices.base import Transposed
+from hdgemm.matrices.base import Operand, Transposed
 from hdgemm.matrices.conversion import ExactProduct, WholeNumbers
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open_operand
+from hdgemm.matrices.tile_function import FunctionMatrix, is_tile_function
 from hdgemm.pipeline.plan import OperandSpec, Problem, flops_per_multiply_add
 from hdgemm.pipeline.slots import Operands
 from hdgemm.product.aliasing import overlaps, same_elements
@@ -37,7 +38,7 @@ from hdgemm.product.target import (
 )
 
 if TYPE_CHECKING:
-    from hdgemm.matrices.base import Matrix, Operand
+    from hdgemm.matrices.base import Matrix
     from hdgemm.pipeline.plan import DeviceSpec
 
 #: Offsets in files and arrays are signed 64-bit numbers.
@@ -109,16 +110,20 @@ class Product:
         out = single(out)
         updates = out is not None and out is c and not is_location(out)
         old = None if c is None else open_operand(c, what="c", writable=updates)
-        place = old if updates else open_target(out)
-        if place is None and out is not None:
+        given = is_tile_function(out)
+        place = old if updates else open_target(None if given else out)
+        named = place is None and out is not None and not given
+        if named:
             check_location(parse_location(out), a, b)
-        target = parse_location(out) if place is None and out is not None else None
+        target = parse_location(out) if named else None
         product = check_product(
             alpha, left, right, beta, old, place or file_of(target), dtype, whole=whole
         )
         if place is not None and old is not None and same_elements(place, old):
             old = place
-        if out is None:
+        if given:
+            place = Operand(FunctionMatrix(out, product.shape, product.c_dtype))
+        elif out is None:
             out = np.empty((product.m, product.n), product.c_dtype)
             place = open_operand(out, what="out", writable=True)
         a_matrix, b_matrix = left.matrix, right.matrix

@@ -12,6 +12,7 @@ from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stores import create_matrix
+from hdgemm.matrices.tile_function import is_tile_function
 from hdgemm.progress import Progress
 from hdgemm.run.checkpoint import run_durably
 from hdgemm.run.engine import run_product
@@ -56,6 +57,11 @@ def compute(
             raise InputError(
                 "verify needs the old C, which a run that goes on later finds overwritten: write "
                 "the result elsewhere (out=...), or choose verify='tiles' or False"
+            )
+        if is_tile_function(product.target) and (chosen.checks_product or checkpoint):
+            raise InputError(
+                "out is a function, which keeps no C: a checkpoint needs a file, and "
+                "verify='tiles' checks each tile before the function gets it"
             )
         run = partial(_verified, options=chosen, session=opened, watch=watch, plan=plan)
         if checkpoint:

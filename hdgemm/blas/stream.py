@@ -1,0 +1,126 @@
+"""Tiles of a product one after the other, without a place for all of it: `stream`."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from hdgemm.blas.products import multiply
+from hdgemm.errors import CancelledRunError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Unpack
+
+    from numpy.typing import NDArray
+
+    from hdgemm.call.keywords import RunKeywords
+
+
+class _Handover:
+    """One tile at a time from the thread of a run to the thread that consumes them."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._tile: tuple[slice, slice, NDArray[Any]] | None = None
+        self._ended = False
+        self._abandoned = False
+
+    def put(self, rows: slice, cols: slice, tile: NDArray[Any]) -> None:
+        """Hand a tile over; return when the consumer is done with it."""
+        with self._changed:
+            self._tile = rows, cols, tile
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._tile is None or self._abandoned)
+            if self._abandoned:
+                raise CancelledRunError("the stream of tiles was closed; C is not finished")
+
+    def end(self) -> None:
+        """Say that no tile follows."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """Say that no tile is wanted any more."""
+        with self._changed:
+            self._abandoned = True
+            self._changed.notify_all()
+
+    def tiles(self) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
+        """Yield tiles until the run ends."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._tile is not None or self._ended)
+                tile = self._tile
+            if tile is None:
+                return
+            yield tile
+            with self._changed:
+                self._tile = None
+                self._changed.notify_all()
+
+
+def stream(
+    a: Any,
+    b: Any,
+    *,
+    trans_a: int = False,
+    trans_b: int = False,
+    dtype: Any = None,
+    **keywords: Unpack[RunKeywords],
+) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
+    """Yield the tiles of op(A)·op(B) while the product is computed; C is never stored.
+
+    The run waits while a tile is used. To leave the loop, or to close the iterator, cancels the
+    run.
+
+    Parameters
+    ----------
+    a, b, trans_a, trans_b, dtype
+        As in `hdgemm.multiply`.
+    **keywords
+        Keywords of every call: `options`, `session`, `progress`, `observer`, `cancel`.
+
+    Yields
+    ------
+    rows, cols : slice
+        The place of the tile in C. Each element comes once, in the order of the plan.
+    tile : array
+        Read-only; its memory is used again when the next tile is asked for.
+
+    Raises
+    ------
+    InputError
+        As `hdgemm.multiply`, when the first tile is asked for.
+
+    Examples
+    --------
+    >>> for rows, cols, tile in hdgemm.stream("A.npy", "B.npy"):
+    ...     largest[rows] = np.maximum(largest[rows], tile.max(axis=1))
+    """
+    handover, errors = _Handover(), []
+    stop = keywords.get("cancel") or threading.Event()
+    run: dict[str, Any] = {**keywords, "cancel": stop}
+
+    def compute() -> None:
+        try:
+            multiply(a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, out=handover.put, **run)
+        except BaseException as error:  # noqa: BLE001 - raised in the consumer's thread
+            errors.append(error)
+        finally:
+            handover.end()
+
+    thread = threading.Thread(target=compute, name="hdgemm-stream", daemon=True)
+    thread.start()
+    try:
+        yield from handover.tiles()
+    except BaseException:
+        if "cancel" not in keywords:
+            stop.set()
+        handover.abandon()
+        raise
+    finally:
+        thread.join()
+    if errors:
+        raise errors[0]

@@ -1,0 +1,155 @@
+"""The largest entries of each row of a product that is never stored: `topk`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from hdgemm.call.keywords import Call, RunKeywords, public_call
+from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.machine.limits import host_bytes
+from hdgemm.matrices.conversion import EXACT
+from hdgemm.options import whole_number
+from hdgemm.product.product import Product
+from hdgemm.run.compute import compute
+from hdgemm.run.session import session_for
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from numpy.typing import NDArray
+
+#: Bytes of a tile's rows that are compared at a time.
+_STRIP_BYTES: Final = 1 << 20
+#: Bytes of the comparisons, beside what is kept.
+_WORK_BYTES: Final = 16 * _STRIP_BYTES
+
+
+class TopK(NamedTuple):
+    """Largest entries of each row, in descending order, and their columns."""
+
+    values: NDArray[Any]
+    indices: NDArray[np.int64]
+
+
+class _Largest:
+    """The k largest entries of each row among the tiles seen so far; of equal ones the first."""
+
+    def __init__(self, shape: tuple[int, int], k: int, dtype: np.dtype[Any]) -> None:
+        m, self._n = shape
+        self._k = k
+        # Sums of an exact product of integers are larger.
+        self.values = np.full((m, k), -np.inf if dtype.kind == "f" else -EXACT, dtype)
+        self.indices = np.full((m, k), self._n, np.int64)
+
+    def add(self, rows: slice, cols: slice, tile: NDArray[Any]) -> None:
+        """Take a tile into account, by strips of rows."""
+        height = max(1, _STRIP_BYTES // max(1, tile.shape[1] * tile.itemsize))
+        for top in range(0, len(tile), height):
+            self._add_strip(rows.start + top, cols.start, tile[top : top + height])
+
+    def _add_strip(self, row: int, col: int, strip: NDArray[Any]) -> None:
+        least = self.values[row : row + len(strip), -1]
+        if strip.shape[1] > self._k and (self.indices[row : row + len(strip), -1] == self._n).any():
+            # NaN would be the largest of a partition.
+            numbers = np.nan_to_num(strip, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+            kth = np.partition(numbers, -self._k, axis=1)[:, -self._k]
+            least = np.maximum(least, kth)
+        found, columns = np.nonzero(strip >= least[:, np.newaxis])
+        if found.size:
+            self._merge(row, found, col + columns, strip[found, columns])
+
+    def _merge(
+        self,
+        row: int,
+        found: NDArray[np.intp],
+        columns: NDArray[np.intp],
+        values: NDArray[Any],
+    ) -> None:
+        """Put candidates among what is kept: by row, then by value, then by column."""
+        changed = np.unique(found)
+        kept = row + changed
+        rows = np.concatenate([np.repeat(changed, self._k), found])
+        every = np.concatenate([self.values[kept].ravel(), values])
+        places = np.concatenate([self.indices[kept].ravel(), columns])
+        order = np.lexsort((places, -every, rows))
+        _, first = np.unique(rows[order], return_index=True)
+        chosen = order[(first[:, np.newaxis] + np.arange(self._k)).ravel()]
+        self.values[kept] = every[chosen].reshape(-1, self._k)
+        self.indices[kept] = places[chosen].reshape(-1, self._k)
+
+    def result(self) -> TopK:
+        """Return what was found; missing entries are NaN at column -1."""
+        missing = self.indices == self._n
+        if missing.any():
+            self.values[missing] = np.nan
+            self.indices[missing] = -1
+        return TopK(self.values, self.indices)
+
+
+@public_call(RunKeywords)
+def topk(
+    a: Any,
+    b: Any,
+    k: int,
+    *,
+    trans_b: int = False,
+    **keywords: Unpack[RunKeywords],
+) -> TopK:
+    """Return the k largest entries of each row of A·op(B), and their columns; C is never stored.
+
+    The most similar of many embeddings: ``topk(queries, embeddings, 10, trans_b=True)``.
+
+    Parameters
+    ----------
+    a, b
+        Real matrices as in `hdgemm.matmul`, m×p and, after `trans_b`, p×n.
+    k
+        Entries of each row, at most n.
+    trans_b
+        As in `dgemm`.
+    **keywords
+        Keywords of every call, from `options` to `cancel`.
+
+    Returns
+    -------
+    values : array
+        m×k, in descending order.
+    indices : array of int64
+        Their columns. Of equal entries the first columns are taken, in ascending order. NaN is no
+        entry: a row with fewer than k numbers ends in NaN at column -1.
+
+    Raises
+    ------
+    InputError
+        When k is less than 1 or more than n, or the product is complex.
+    DoesNotFitError
+        When the result does not fit `host_memory`.
+
+    Examples
+    --------
+    >>> values, indices = hdgemm.topk("E.npy", "E.npy", 10, trans_b=True)
+    """
+    call = Call.of(**keywords)
+    count = whole_number(k, "k")
+    largest: list[_Largest] = []
+
+    def take(rows: slice, cols: slice, tile: NDArray[Any]) -> None:
+        largest[0].add(rows, cols, tile)
+
+    product = Product.of(a, b, trans_b=trans_b, out=take, whole=True)
+    if count > product.n:
+        raise InputError(f"k = {count} is more than the {product.n} columns of the product")
+    if product.dtype.kind == "c":
+        raise InputError("the product is complex, and complex numbers have no order")
+    with session_for(call.session, call.options) as (session, options):
+        allowed = host_bytes(options)
+        kept = product.m * count * (product.c_dtype.itemsize + 8) + _WORK_BYTES
+        if kept >= allowed:
+            raise DoesNotFitError.within("the result", kept, allowed)
+        largest.append(_Largest(product.shape, count, product.c_dtype))
+        beside = replace(options, host_memory=allowed - kept)
+        compute(product, beside, call.watch, session=session)
+    return largest[0].result()

@@ -1,0 +1,276 @@
+"""Operands and results without a file: generated matrices, functions of tiles, streams, `topk`."""
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import hdgemm
+from hdgemm.errors import (
+    CancelledRunError,
+    DoesNotFitError,
+    InputError,
+    InputTypeError,
+)
+
+TILED = hdgemm.Options(host_memory="20MB", devices="host", tile=(32, 24, 16))
+X = np.linspace(0, 3, 90)
+
+
+def gauss(rows, cols):
+    return np.exp(-((X[rows, np.newaxis] - X[np.newaxis, cols]) ** 2))
+
+
+WHOLE = gauss(slice(0, 90), slice(0, 90))
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def test_a_generated_matrix_is_an_operand_of_every_call(tmp_path):
+    k = hdgemm.generated((90, 90), "float64", gauss)
+    shifted = hdgemm.generated((90, 90), "float64", lambda r, c: gauss(r, c) + np.eye(90)[r, c])
+    b = numbers(90, 40)
+    for found, wanted in (
+        (hdgemm.matmul(k, b, options=TILED), WHOLE @ b),
+        (k[10:, 3:7].T @ b[10:], WHOLE[10:, 3:7].T @ b[10:]),
+        (hdgemm.matmul(k[::2, ::-1], b), WHOLE[::2, ::-1] @ b),
+        (hdgemm.linalg.cholesky(shifted, lower=True), np.linalg.cholesky(WHOLE + np.eye(90))),
+        (hdgemm.linalg.solve(shifted, b), np.linalg.solve(WHOLE + np.eye(90), b)),
+        (k.read(), WHOLE),
+        (k[5], WHOLE[5]),
+    ):
+        np.testing.assert_allclose(found, wanted, atol=1e-12)
+    out = hdgemm.matmul(k, k, out=tmp_path / "C.npy", options=TILED)
+    np.testing.assert_allclose(out, WHOLE @ WHOLE, atol=1e-12)
+    assert hdgemm.verify(k, k, out).passed
+    small = hdgemm.generated((90, 90), "int8", lambda r, c: np.ones((90, 90), np.int8)[r, c])
+    assert (hdgemm.matmul(small, small, options=TILED) == 90).all()
+
+
+def test_blocks_of_a_generated_matrix_are_small():
+    asked = []
+
+    def ones(rows, cols):
+        asked.append((rows.stop - rows.start) * (cols.stop - cols.start))
+        return np.ones((rows.stop - rows.start, cols.stop - cols.start))
+
+    m = hdgemm.generated((3000, 1000), "float64", ones)
+    assert (m @ np.ones(1000) == 1000).all()
+    assert max(asked) * 8 <= 1 << 20
+
+
+def test_what_a_function_does_wrong_is_said():
+    def broken(rows, cols):
+        raise ZeroDivisionError("of the user")
+
+    with pytest.raises(ZeroDivisionError, match="of the user"):
+        hdgemm.matmul(hdgemm.generated((50, 50), "float64", broken), np.eye(50), options=TILED)
+    for f, error, words in (
+        (lambda r, c: np.ones(3), InputError, r"shape \(3,\)"),
+        (lambda r, c: 1j * gauss(r, c), InputTypeError, "complex128"),
+        (lambda r, c: gauss(r, c).astype(str), InputTypeError, "U"),
+    ):
+        with pytest.raises(error, match=words):
+            hdgemm.generated((9, 9), "float64", f).read()
+    bad = hdgemm.generated((9, 9), "float64", lambda r, c: gauss(r, c) * np.nan)
+    with pytest.raises(InputError, match=r"NaN|finite"):
+        hdgemm.linalg.cholesky(bad)
+    for arguments in (((9,), "f8", gauss), ((9, -1), "f8", gauss), ((9, 9), "f8", 3),
+                      ((9, 9), "U3", gauss)):  # fmt: skip
+        with pytest.raises(InputError):
+            hdgemm.generated(*arguments)
+    with pytest.raises(InputError, match="together"):
+        hdgemm.generated((9, 9), "f8", gauss, name="k")
+    m = hdgemm.generated((9, 9), "f8", gauss)
+    with pytest.raises(InputError, match="mode"):
+        m[:] = 0
+
+
+def test_a_durable_run_records_name_and_version(tmp_path):
+    def fail(rows, cols):
+        if rows.start >= 60:
+            raise OSError("not yet")
+        return gauss(rows, cols)
+
+    place = {"out": tmp_path / "C.npy", "checkpoint": True, "options": TILED}
+    named = {"name": "gauss", "version": "1"}
+    b = numbers(90, 24)
+    np.save(tmp_path / "B.npy", b)
+    with pytest.raises(OSError, match="not yet"):
+        hdgemm.matmul(hdgemm.generated((90, 90), "f8", fail, **named), tmp_path / "B.npy", **place)
+    later = hdgemm.generated((90, 90), "f8", gauss, name="gauss", version="2")
+    with pytest.raises(InputError, match="A has changed: its content"):
+        hdgemm.matmul(later, tmp_path / "B.npy", **place)
+    k = hdgemm.generated((90, 90), "f8", gauss, **named)
+    with pytest.raises(InputError, match="A has changed"):
+        hdgemm.matmul(k[::-1], tmp_path / "B.npy", **place)
+    found = hdgemm.matmul(k, tmp_path / "B.npy", **place)
+    np.testing.assert_allclose(found, WHOLE @ b, atol=1e-12)
+
+
+def gather(shape):
+    """Return an empty C, how often each element came, and a function that takes tiles."""
+    c, count = np.full(shape, np.nan), np.zeros(shape, int)
+
+    def take(rows, cols, tile):
+        with pytest.raises(ValueError, match="read-only"):
+            tile[:] = 0
+        c[rows, cols] = tile
+        count[rows, cols] += 1
+
+    return c, count, take
+
+
+@pytest.mark.parametrize("strategy", ["initial", "double-buffering", "data-placement"])
+def test_a_function_gets_each_tile_once(strategy):
+    a, b = numbers(100, 50), numbers(50, 70, seed=1)
+    c, count, take = gather((100, 70))
+    options = hdgemm.Options(devices="host", tile=(32, 24, 16), strategy=strategy)
+    assert hdgemm.matmul(a, b, out=take, options=options) is take
+    assert (count == 1).all()
+    np.testing.assert_allclose(c, a @ b, atol=1e-12)
+    old = numbers(100, 70, seed=2)
+    done = hdgemm.multiply(a, b, alpha=2.0, beta=3.0, c=old, out=take, options=options)
+    assert done.moved_bytes == done.planned_bytes
+    np.testing.assert_allclose(c, 2 * a @ b + 3 * old, atol=1e-12)
+    hdgemm.multiply(a[:, :0], b[:0], out=take)
+    assert not c.any()
+
+
+def test_tiles_are_checked_before_a_function_gets_them():
+    a, (c, _, take) = numbers(64, 64), gather((64, 64))
+    options = hdgemm.Options(devices="host", tile=(32, 24, 16), verify="tiles")
+    hdgemm.matmul(a, a, out=take, options=options)
+    np.testing.assert_allclose(c, a @ a, atol=1e-12)
+    with pytest.raises(InputError, match="verify='tiles'"):
+        hdgemm.matmul(a, a, out=take, options=hdgemm.Options(verify=True))
+    with pytest.raises(InputError, match="needs a file"):
+        hdgemm.matmul(a, a, out=take, checkpoint=True)
+
+
+def test_an_error_of_the_function_ends_the_run():
+    calls = []
+
+    def fail(rows, cols, tile):
+        calls.append(rows)
+        raise KeyError("of the user")
+
+    with pytest.raises(KeyError, match="of the user"):
+        hdgemm.matmul(numbers(200, 50), numbers(50, 200), out=fail, options=TILED)
+    assert len(calls) == 1
+
+
+def test_a_stream_yields_the_product():
+    a, b = numbers(100, 50), numbers(70, 50, seed=1)
+    c, count, take = gather((100, 70))
+    for rows, cols, tile in hdgemm.stream(a, b, trans_b=1, options=TILED):
+        take(rows, cols, tile)
+    assert (count == 1).all()
+    np.testing.assert_allclose(c, a @ b.T, atol=1e-12)
+    assert not list(hdgemm.stream(a[:0], b, trans_b=1))
+    with pytest.raises(InputError, match="columns of op"):
+        next(hdgemm.stream(a, b, options=TILED))
+
+
+def test_leaving_a_stream_cancels_its_run():
+    a = numbers(200, 50)
+    threads = threading.active_count()
+    for _ in hdgemm.stream(a, a, trans_b=1, options=TILED):
+        break
+    stopped = hdgemm.stream(a, a, trans_b=1, options=TILED)
+    next(stopped)
+    stopped.close()
+    assert not any(each.name == "hdgemm-stream" for each in threading.enumerate())
+    assert threading.active_count() <= threads + 8  # threads of the process's pools
+    cancel = threading.Event()
+    cancelled = hdgemm.stream(a, a, trans_b=1, options=TILED, cancel=cancel)
+    next(cancelled)
+    cancel.set()
+    with pytest.raises(CancelledRunError):
+        list(cancelled)
+
+
+def expected(c, k):
+    """Sort each row by Python: descending values, then ascending columns; NaN is left out."""
+    values, indices = np.full((len(c), k), np.nan), np.full((len(c), k), -1)
+    for i, row in enumerate(c):
+        best = sorted((-v, j) for j, v in enumerate(row.tolist()) if v == v)[:k]
+        for place, (value, j) in enumerate(best):
+            values[i, place], indices[i, place] = -value, j
+    return values, indices
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_topk_is_pythons(data):
+    m, n, p = (data.draw(st.integers(1, 80)) for _ in range(3))
+    k = data.draw(st.integers(1, n))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    most = data.draw(st.sampled_from([1, 3, 1000]))  # many ties, and few
+    a, b = rng.integers(-most, most + 1, (m, p)), rng.integers(-most, most + 1, (n, p))
+    dtype = data.draw(st.sampled_from(["float32", "float64", "int16"]))
+    tile = data.draw(st.sampled_from([(16, 8, 8), (32, 24, 16), None]))
+    options = hdgemm.Options(host_memory="64MB", devices="host", tile=tile)
+    found = hdgemm.topk(a.astype(dtype), b.astype(dtype), k, trans_b=True, options=options)
+    values, indices = expected(a @ b.T, k)
+    assert found.values.dtype == ("int64" if dtype == "int16" else dtype)
+    np.testing.assert_array_equal(found.indices, indices)
+    np.testing.assert_array_equal(found.values, values)
+
+
+def test_topk_of_nan_and_inf():
+    rows = np.array([
+        [np.nan, 1, np.nan, 3, np.nan], [np.nan] * 5, [-np.inf] * 5,
+        [np.inf, np.nan, 5, np.inf, -np.inf], [np.nan, np.nan, np.nan, -np.inf, 2],
+    ])  # fmt: skip
+    one = np.ones((1, 1))
+    for row in rows:
+        options = hdgemm.Options(host_memory="64MB", devices="host", tile=(1, 2, 1))
+        for k in (1, 2, 5):
+            found = hdgemm.topk(one, row[np.newaxis], k, options=options)
+            values, indices = expected(row[np.newaxis], k)
+            np.testing.assert_array_equal(found.indices, indices)
+            np.testing.assert_array_equal(found.values, values)
+
+
+def test_topk_refuses_what_has_no_order():
+    a = numbers(20, 10)
+    for k, error, words in ((0, InputError, "at least 1"), (21, InputError, "20 columns"),
+                            (1.5, InputError, "whole number")):  # fmt: skip
+        with pytest.raises(error, match=words):
+            hdgemm.topk(a, a, k, trans_b=True)
+    with pytest.raises(InputError, match="complex"):
+        hdgemm.topk(1j * a, a, 1, trans_b=True)
+    with pytest.raises(DoesNotFitError):
+        hdgemm.topk(a, a, 1, trans_b=True, options=hdgemm.Options(host_memory="1MB"))
+
+
+CHILD = """
+import resource, sys
+import numpy as np
+import hdgemm
+options = hdgemm.Options(host_memory="100MB", devices="host")
+small = np.ones((300, 64), np.float32)
+hdgemm.topk(small, small, 5, trans_b=True, options=options)
+hdgemm.matmul(np.ones((700, 700)), np.ones((700, 700)))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = hdgemm.topk(sys.argv[1], sys.argv[1], 10, trans_b=True, options=options)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert (found.indices[:50, 0] == np.arange(50)).all()
+print(after - before << 10)
+"""
+
+
+def test_topk_never_stores_the_product(tmp_path):
+    x = np.random.default_rng(3).standard_normal((20_000, 64)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    np.save(tmp_path / "x.npy", x)  # C has 1.6 GB
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "x.npy")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 100e6 + (2 << 20)
