@@ -26,7 +26,7 @@ from hdgemm.linalg.rows.triangle_svd import TriangleSvd
 from hdgemm.linalg.rows.tsqr import Triangle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Unpack
 
     from hdgemm.call.run import OpenRun
@@ -114,7 +114,8 @@ def prepare(
         (m, n), dtype = source.shape, rows.dtype
         result = Result.of(out, a, source, (n, m), dtype, order="C" if wide else "F")
         check_reread(result.output.matrix.dtype, dtype)
-        plans = two_passes(rows, view.shape[1], result.output.matrix.dtype, source, run)
+        k = view.shape[1]
+        plans = two_passes(rows, (k, k), result.output.matrix.dtype, source, run)
         facts = facts_of("pinv", source.shape, dtype.name, run.options)
         relative = max(m, n) * np.finfo(dtype).eps if rtol is None else rtol
         tolerances = atol or 0.0, float(relative)
@@ -123,14 +124,14 @@ def prepare(
 
 
 def two_passes(
-    rows: TallRows, k: int, stored: Any, source: StoredMatrix, run: OpenRun
+    rows: TallRows, columns: Sequence[int], stored: Any, source: StoredMatrix, run: OpenRun
 ) -> tuple[RowPlan, DensePlan, RowPlan]:
-    """Return the plans of R, of its decomposition, and of A·W, which has k columns."""
+    """Return the plans of R, of its decomposition, and of A·W with factors of some columns."""
     shape, folder = rows.shape, folder_of(source)
     return (
         rows_for(shape, [triangle_work(shape)], folder, run),
         plan_dense("SVD of R", shape.n, rows.dtype, run, vectors=True),
-        rows_for(shape, [product_work(shape, k, stored)], folder, run),
+        rows_for(shape, [product_work(shape, columns, stored)], folder, run),
     )
 
 
@@ -159,9 +160,11 @@ class _PseudoInverse:
             found = passes.dense(dense, lambda: TriangleSvd.of(triangle.r))
             absolute, relative = self.tolerances
             rank = found.rank(absolute + relative * found.largest)
-            w, scale = found.inverse_gram(rank)
-            rows = replace(self.rows, check_finite=False, scale=scale)
+            w = np.ascontiguousarray(found.vh[:rank].conj().T / found.s[:rank])
+            rows = replace(self.rows, check_finite=False)
             stored = target.stored if self.wide else target.stored.T
-            passes.reduce(rows, [StoredProduct(w, stored, conjugate=True)], multiplying)
+            passes.reduce(
+                rows, [StoredProduct((w, w.conj().T), stored, conjugate=True)], multiplying
+            )
             passes.finish(self.facts | {"rank": rank})
         return self.result.value(target), rank

@@ -15,7 +15,7 @@ from hdgemm.call.operands import open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, InputTypeError
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.rows import rows_for, triangle_work
 from hdgemm.linalg.results import Result, outputs_of
@@ -267,6 +267,8 @@ def prepare(
     driver: str = "gesdd",
 ) -> Iterator[Prepared[tuple[Any, Any, Any]]]:
     """Yield one singular value decomposition, planned with two passes."""
+    if not isinstance(driver, str):
+        raise InputTypeError(f"lapack_driver must be a text, got {driver!r}")
     if driver not in _DRIVERS:
         raise InputError(f"lapack_driver must be one of {_DRIVERS}, got {driver!r}")
     outs = outputs_of(out, ("U", "s", "Vh"))
@@ -288,7 +290,7 @@ def prepare(
         plans = (
             rows_for(rows.shape, [triangle_work(rows.shape)], folder, run),
             plan_dense("SVD of R", k, dtype, run, vectors=True),
-            rows_for(rows.shape, [product_work(rows.shape, k, large)], folder, run),
+            rows_for(rows.shape, [product_work(rows.shape, (k,), large)], folder, run),
         )
         facts = facts_of("svd", source.shape, dtype.name, run.options)
         found = _Decomposition(source, rows, wide, results, plans, driver, run, facts)
@@ -344,7 +346,7 @@ class _Decomposition:
         with np.errstate(all="ignore"):
             w = np.ascontiguousarray(found.vh.conj().T / found.s)
         if found.condition <= max(1, len(rows.a)) and np.isfinite(w).all():
-            passes.reduce(rows, [StoredProduct(w, target)], multiplying)
+            passes.reduce(rows, [StoredProduct((w,), target)], multiplying)
             return found, 2
         del w, found  # before the next ones
         return self._by_reflectors(passes, rows, target), 3

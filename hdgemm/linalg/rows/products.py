@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -11,24 +12,31 @@ from hdgemm.linalg.rows.reducer import Reducer, RowBlock
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from hdgemm.matrices.stored import StoredMatrix
 
 
-def product_work(shape: RowShape, k: int, stored: np.dtype[Any]) -> RowWork:
-    """Return the work of A·W for a W of k columns; the rows are stored in some dtype."""
+def product_work(shape: RowShape, columns: Sequence[int], stored: np.dtype[Any]) -> RowWork:
+    """Return the work of A·W·...; rows are stored in some dtype.
+
+    Parameters
+    ----------
+    columns
+        Of W and of further factors.
+    """
     itemsize = np.dtype(shape.dtype).itemsize
+    pairs = sum(m * n for m, n in itertools.pairwise((shape.n, *columns)))
     return RowWork(
         name="A·W",
         result="W",
-        flops=flops_per_multiply_add(shape.dtype) * shape.m * shape.n * k,
+        flops=flops_per_multiply_add(shape.dtype) * shape.m * pairs,
         core_bytes=0,
-        shared_bytes=shape.n * k * itemsize,
-        row_bytes=k * itemsize,
-        stored=k * stored.itemsize,
+        shared_bytes=pairs * itemsize,
+        row_bytes=sum(columns) * itemsize,
+        stored=columns[-1] * stored.itemsize,
     )
 
 
@@ -37,21 +45,23 @@ class StoredProduct(Reducer):
 
     Parameters
     ----------
-    w
-        n×k, in the dtype of the blocks.
+    factors
+        W (n×k), in the dtype of the blocks; of several factors, A·W₁·W₂·... from left to right.
     target
         m×k, opened for writing.
     conjugate
         Store the conjugate.
     """
 
-    def __init__(self, w: NDArray[Any], target: StoredMatrix, *, conjugate: bool = False) -> None:
+    def __init__(
+        self, factors: Sequence[NDArray[Any]], target: StoredMatrix, *, conjugate: bool = False
+    ) -> None:
         self._conjugate = conjugate
-        self._w, self.target, self._dtype = w, target, target.dtype
+        self._factors, self.target, self._dtype = factors, target, target.dtype
 
     def work(self, shape: RowShape) -> RowWork:
         """Return the work of the product."""
-        return product_work(shape, self._w.shape[1], self._dtype)
+        return product_work(shape, [w.shape[1] for w in self._factors], self._dtype)
 
     def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return the same product: nothing is accumulated."""
@@ -59,7 +69,9 @@ class StoredProduct(Reducer):
 
     def update(self, block: RowBlock) -> NDArray[Any]:
         """Return the rows of the product."""
-        found: NDArray[Any] = block.a @ self._w
+        found = block.a
+        for w in self._factors:
+            found = found @ w
         if self._conjugate:
             np.conjugate(found, out=found)
         return found

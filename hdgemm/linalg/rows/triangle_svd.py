@@ -38,9 +38,7 @@ class TriangleSvd(NamedTuple):
         """Return the number of values above a tolerance."""
         return int(np.count_nonzero(self.s > tolerance))
 
-    def inverse_gram(
-        self, rank: int, c: NDArray[Any] | None = None
-    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    def inverse_gram(self, rank: int, c: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """Return ``(R^H·R)^+·C`` from the largest values, and the scale of the columns of R.
 
         Parameters
@@ -48,7 +46,7 @@ class TriangleSvd(NamedTuple):
         rank
             Values that count.
         c
-            n×p; None for the identity.
+            n×p.
 
         Returns
         -------
@@ -57,7 +55,7 @@ class TriangleSvd(NamedTuple):
             underflow: then `scale` is None. Otherwise ``R·(R^H·R)^+·C`` is ``(R / scale)·w``.
         """
         s, v = self.s[:rank], self.vh[:rank].conj().T
-        right = v.conj().T if c is None else v.conj().T @ c
+        right = v.conj().T @ c
         bound = np.finfo(s.dtype).max ** 0.25
         largest = self.largest if rank else 1.0
         if 1 / bound < largest < bound:
