@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hdgemm.call.compute import compute
+from hdgemm.call.keywords import Call, ExecuteKeywords, public_call
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.machine.limits import default_host_bytes, memory_limit
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.options import Options, whole_number
 from hdgemm.pipeline.plan import OperandSpec, Plan, Plans, Problem
 from hdgemm.product.product import Product
-from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
-from hdgemm.run.compute import compute
 from hdgemm.run.members import names_for, plan_members, preflight
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
-    import threading
+    from typing import Unpack
 
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.plan import Path
-    from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback
     from hdgemm.report import Report
     from hdgemm.run.session import Session
 
@@ -114,7 +111,7 @@ def plan_shape(
         return Plans(member.plan for member in members)
 
 
-@shows_progress
+@public_call(ExecuteKeywords)
 def execute(
     plan: Plan,
     a: Any,
@@ -125,10 +122,7 @@ def execute(
     *,
     trans_a: int = False,
     trans_b: int = False,
-    session: Session | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
+    **keywords: Unpack[ExecuteKeywords],
 ) -> Report:
     """Run a plan on operands: C := alpha·op(A)·op(B) + beta·C, updated in place.
 
@@ -140,8 +134,8 @@ def execute(
         report says which plan ran.
     c
         An array, a memmap, a stored matrix, or a location, which is created where beta = 0.
-    progress, observer, cancel
-        As in `hdgemm.matmul`.
+    **keywords
+        Keywords of every call, from `session` to `cancel`.
 
     Returns
     -------
@@ -167,5 +161,4 @@ def execute(
         host_memory=plan.host_limit or None,
         device_memory=None if plan.device.unified else plan.device_limit,
     )
-    watch = Watch.of(progress, observer, cancel)
-    return compute(product, options, watch, session=session, plan=plan)
+    return compute(product, Call.of(options=options, **keywords), plan=plan)

@@ -177,6 +177,6 @@ def test_a_wrong_import_would_be_seen(tmp_path):
     )
     assert {"hdgemm.blas.products", "hdgemm.cli.app"} <= imports(module)
     assert (
-        level("hdgemm.blas.products") > level("hdgemm.run.compute") > level("hdgemm.pipeline.plan")
+        level("hdgemm.blas.products") > level("hdgemm.call.compute") > level("hdgemm.pipeline.plan")
     )
     assert level("hdgemm.pipeline.plan") > level("hdgemm.matrices.base") > level("hdgemm.errors")

@@ -2,64 +2,88 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.call.plans import facts_of
+from hdgemm.call.run import OpenRun
 from hdgemm.durable.run import check_whole
 from hdgemm.errors import InputError
 from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stores import create_matrix
+from hdgemm.pipeline.plan import Plans
 from hdgemm.run.engine import run_product
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from hdgemm.call.keywords import Call
     from hdgemm.call.run_sequence import RunSequence
     from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
     from hdgemm.product.product import Product
-    from hdgemm.run.session import Session
 
 
 @contextmanager
-def opened(
-    product: Product, options: Any, session: Session | None, name: str
-) -> Iterator[tuple[Product, Session, Options]]:
-    """Yield a product with C open, a session and its options; publish a new C on leaving.
+def opened(product: Product, call: Call, name: str) -> Iterator[tuple[Product, OpenRun]]:
+    """Yield a product with C open, and its call; publish a new C on leaving.
 
     Raises
     ------
     InputError
         When the options ask for a check of the result, which the routine `name` does not have.
     """
-    with thread_limit(), session_for(session, options) as (held, chosen):
-        if chosen.verify:
+    with opened_session(call, name) as run, opened_result(product, run) as stored:
+        yield stored, run
+
+
+@contextmanager
+def opened_session(call: Call, name: str) -> Iterator[OpenRun]:
+    """Yield a call with its session open; errors as of `opened`."""
+    with thread_limit(), session_for(call.session, call.options) as (session, options):
+        if options.verify:
             raise InputError(
-                f"{name} has no check of its result, but verify is {chosen.verify!r}: choose "
+                f"{name} has no check of its result, but verify is {options.verify!r}: choose "
                 "verify=False"
             )
-        if product.c is not None:
-            check_whole(product.c)
-            with held.running(chosen), unchanged(product.inputs(), product.c.matrix):
-                yield product, held, chosen
-            return
-        with create_matrix(product.target, product.shape, product.dtype) as draft:
-            stored = product.stored_in(draft.operand)
-            with held.running(chosen), unchanged(stored.inputs(), draft.operand.matrix):
-                yield stored, held, chosen
-            draft.publish()
+        yield OpenRun(options, session, call.watch)
+
+
+@contextmanager
+def opened_result(product: Product, run: OpenRun) -> Iterator[Product]:
+    """Yield a product with C open; publish a new C on leaving."""
+    if product.c is not None:
+        check_whole(product.c)
+        with run.session.running(run.options), unchanged(product.inputs(), product.c.matrix):
+            yield product
+        return
+    with create_matrix(product.target, product.shape, product.dtype) as draft:
+        stored = product.stored_in(draft.operand)
+        with run.session.running(run.options), unchanged(stored.inputs(), draft.operand.matrix):
+            yield stored
+        draft.publish()
 
 
 def run_blocks(
-    blocks: list[Product], options: Options, session: Session, portions: RunSequence
+    blocks: Sequence[Product],
+    run: OpenRun,
+    portions: RunSequence,
+    plans: Iterable[Plans] = itertools.repeat(Plans()),
 ) -> None:
-    """Compute products one after the other."""
-    for block in blocks:
-        portions.add(run_product(block, options, session, portions.next(block.flops)))
+    """Compute products one after the other.
+
+    Parameters
+    ----------
+    plans
+        Plans of each that were made before; those of several devices are made again.
+    """
+    for block, made in zip(blocks, plans, strict=False):
+        watch, plan = portions.next(block.flops), made[0] if len(made) == 1 else None
+        portions.add(run_product(block, run.options, run.session, watch, plan=plan))
 
 
 def rectangle(operand: Operand, rows: slice, cols: slice) -> Operand:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import numpy as np
 
+from hdgemm.call.compute import compute
 from hdgemm.call.keywords import Call, ProductKeywords, public_call
 from hdgemm.errors import InputError
 from hdgemm.options import has_set_defaults
 from hdgemm.product.arguments import as_scalar
 from hdgemm.product.product import Product
 from hdgemm.product.stacks import matmul_plain, matmul_stacked
-from hdgemm.product.target import single
-from hdgemm.run.compute import compute
+from hdgemm.product.target import is_location, single
 from hdgemm.run.members import WORTH_AN_ACCELERATOR, best_device
 
 if TYPE_CHECKING:
@@ -102,19 +103,17 @@ def matmul(
         if plain is not None:
             return plain
 
-    def multiply_two(x: Any, y: Any, target: Any) -> Any:
-        product = Product.of(x, y, out=target, dtype=dtype, whole=True)
-        compute(
-            product,
-            call.options,
-            call.watch,
-            session=call.session,
-            checkpoint=call.checkpoint,
-            restart=call.restart,
-        )
-        return product.result()
-
+    multiply_two = partial(_multiplied, call=call, dtype=dtype)
+    if is_location(a) and is_location(b):
+        return multiply_two(a, b, out)
     return matmul_stacked(a, b, out, multiply_two, dtype)
+
+
+def _multiplied(a: Any, b: Any, out: Any, *, call: Call, dtype: Any) -> Any:
+    """Return the product of two matrices."""
+    product = Product.of(a, b, out=out, dtype=dtype, whole=True)
+    compute(product, call)
+    return product.result()
 
 
 @overload
@@ -184,7 +183,7 @@ def dgemm(
     product = Product.of(
         a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
     )
-    _compute(product, call)
+    compute(product, call)
     return product.result()
 
 
@@ -222,18 +221,7 @@ def multiply(
         a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out,
         dtype=dtype, whole=True,
     )  # fmt: skip
-    return _compute(product, call)
-
-
-def _compute(product: Product, call: Call) -> Report:
-    return compute(
-        product,
-        call.options,
-        call.watch,
-        session=call.session,
-        checkpoint=call.checkpoint,
-        restart=call.restart,
-    )
+    return compute(product, call)
 
 
 def _wants_pipeline(a: Any, b: Any) -> bool:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.blas.blockwise import opened, product_summary
+from hdgemm.blas.blockwise import opened_result, opened_session, product_summary
 from hdgemm.blas.products import result_place
 from hdgemm.blas.triangle_update import TriangleUpdate
 from hdgemm.call.input_checks import check_reread
 from hdgemm.call.keywords import Call, ReportKeywords, public_call
 from hdgemm.call.plans import JointPlan
 from hdgemm.call.prepared import Prepared
-from hdgemm.call.run import open_run
 from hdgemm.errors import InputError
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.planned import planned_matrix
@@ -92,9 +90,9 @@ def syrk(
     --------
     >>> hdgemm.syrk(1.0, "A.npy", trans=1, lower=1, out="C.npy")
     """
-    call = Call.of(**keywords)
-    run = call
-    return _updated("syrk", (alpha, a, a), (beta, c, overwrite_c), trans, lower, out, run)
+    return _updated(
+        "syrk", (alpha, a, a), (beta, c, overwrite_c), trans, lower, out, Call.of(**keywords)
+    )
 
 
 @public_call(ReportKeywords)
@@ -115,9 +113,9 @@ def herk(
     alpha and beta are real. ``trans=2`` computes A^H·A. All other arguments, results and errors
     are as in `syrk`, which computes the same for real matrices.
     """
-    call = Call.of(**keywords)
-    run = call
-    return _updated("herk", (alpha, a, a), (beta, c, overwrite_c), trans, lower, out, run)
+    return _updated(
+        "herk", (alpha, a, a), (beta, c, overwrite_c), trans, lower, out, Call.of(**keywords)
+    )
 
 
 @public_call(ReportKeywords)
@@ -139,9 +137,9 @@ def syr2k(
     ``trans=1`` computes alpha·A^T·B + alpha·B^T·A. `b` has the shape of `a`; all other arguments,
     results and errors are as in `syrk`.
     """
-    call = Call.of(**keywords)
-    run = call
-    return _updated("syr2k", (alpha, a, b), (beta, c, overwrite_c), trans, lower, out, run)
+    return _updated(
+        "syr2k", (alpha, a, b), (beta, c, overwrite_c), trans, lower, out, Call.of(**keywords)
+    )
 
 
 @public_call(ReportKeywords)
@@ -163,9 +161,9 @@ def her2k(
     beta is real. ``trans=2`` computes alpha·A^H·B + conj(alpha)·B^H·A. `b` has the shape of `a`;
     all other arguments, results and errors are as in `syrk`.
     """
-    call = Call.of(**keywords)
-    run = call
-    return _updated("her2k", (alpha, a, b), (beta, c, overwrite_c), trans, lower, out, run)
+    return _updated(
+        "her2k", (alpha, a, b), (beta, c, overwrite_c), trans, lower, out, Call.of(**keywords)
+    )
 
 
 def _updated(
@@ -175,9 +173,33 @@ def _updated(
     trans: int,
     lower: int,
     out: Any,
-    asked: Call,
+    call: Call,
 ) -> Any:
     """Return C, updated by a routine of rank k or 2k with alpha, A and B; `old` has beta and C."""
+    with _prepared(name, factors, old, trans, lower, out, call) as prepared:
+        return prepared.run()
+
+
+@contextmanager
+def prepare(
+    a: Any, out: Any, call: Call, *, trans: int = 0, lower: int = 0
+) -> Iterator[Prepared[Any]]:
+    """Yield ``syrk(1.0, a, trans=trans, lower=lower, out=out)``, planned."""
+    with _prepared("syrk", (1.0, a, a), (0.0, None, 0), trans, lower, out, call) as prepared:
+        yield prepared
+
+
+@contextmanager
+def _prepared(
+    name: str,
+    factors: tuple[Any, Any, Any],
+    old: tuple[Any, Any, int],
+    trans: int,
+    lower: int,
+    out: Any,
+    call: Call,
+) -> Iterator[Prepared[Any]]:
+    """Yield an update, planned; arguments as of `_updated`."""
     (alpha, a, b), (beta, c, overwrite_c) = factors, old
     below = flag(lower, "lower")
     out = result_place(out, c, a, b, overwrite_c=overwrite_c)
@@ -188,13 +210,24 @@ def _updated(
     if product.c is not None:
         check_reread(product.c.matrix.dtype, product.dtype)
     new = out is None or product.c is None
-    with opened(product, asked.options, asked.session, name) as (stored, held, chosen):
-        summands = _summands(name, _filled(stored, c, asked.watch) if new else stored)
-        update = TriangleUpdate(summands, below, name in _HERMITIAN)
-        portions = update.run(chosen, held, asked.watch)
-        stored.destination.matrix.flush()
-        portions.finish(product_summary(name, stored, chosen))
-    return product.result()
+
+    def update_of(stored: Product) -> TriangleUpdate:
+        return TriangleUpdate(_summands(name, stored), below, name in _HERMITIAN)
+
+    with opened_session(call, name) as run:
+        described = _described(product) if new else product
+        plan = update_of(described).plan(run)
+
+        def compute() -> Any:
+            with opened_result(product, run) as stored:
+                filled = _filled(stored, c, run.watch) if new else stored
+                portions = update_of(filled).run(plan, run)
+                stored.destination.matrix.flush()
+                portions.finish(product_summary(name, stored, run.options))
+            return product.result()
+
+        facts = product_summary(name, product, run.options)
+        yield Prepared(JointPlan(facts, plan.parts), compute)
 
 
 def _checked(name: str, product: Product, trans: int) -> Product:
@@ -230,25 +263,11 @@ def _summands(name: str, product: Product) -> tuple[Product, ...]:
     return product, second
 
 
-@contextmanager
-def prepare(
-    a: Any, out: Any, call: Call, *, trans: int = 0, lower: int = 0
-) -> Iterator[Prepared[Any]]:
-    """Yield ``syrk(1.0, a, trans=trans, lower=lower, out=out)``, planned."""
-    with open_run(call) as run:
-        trans_flags(trans, "trans")
-        product = Product.of(a, a, trans_a=int(bool(trans)), trans_b=int(not trans), out=out)
-        if product.c is None:
-            product = product.stored_in(
-                planned_matrix(product.target, product.shape, product.dtype)
-            )
-        update = TriangleUpdate((product,), flag(lower, "lower"), hermitian=False)
-        parts = update.plan(run.options, run.session)
-        plan = JointPlan(product_summary("syrk", product, run.options), parts)
-        compute = partial(
-            syrk, 1.0, a, trans=trans, lower=lower, out=out, **call.keywords(durable=False)
-        )
-        yield Prepared(plan, compute)
+def _described(product: Product) -> Product:
+    """Return a product whose new C is described, as `_filled` returns it."""
+    if product.c is None:
+        product = product.stored_in(planned_matrix(product.target, product.shape, product.dtype))
+    return replace(product, old=product.destination if product.old is not None else None)
 
 
 def _filled(product: Product, c: Any, watch: Watch) -> Product:

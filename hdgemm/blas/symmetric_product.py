@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.blas.products import result_place
+from hdgemm.call.compute import compute
 from hdgemm.call.keywords import Call, ReportKeywords, public_call
 from hdgemm.call.operands import check_square
 from hdgemm.matrices.triangles import symmetric
 from hdgemm.product.arguments import flag
 from hdgemm.product.product import Product
-from hdgemm.run.compute import compute
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -83,7 +83,7 @@ def hemm(
 
 
 def _computed(product: Product, call: Call) -> Any:
-    found = compute(product, call.options, call.watch, session=call.session)
+    found = compute(product, call)
     if call.watch.report is not None:
         call.watch.report(found)
     return product.result()

@@ -64,42 +64,36 @@ class TriangleUpdate:
         """The product with the caller's alpha and beta."""
         return self.products[0]
 
-    def plan(self, options: Options, session: Session) -> tuple[Part, ...]:
-        """Return the plans of the parts that `run` computes; the products' C is open."""
-        places, sums = self._parts(options)
+    def plan(self, run: OpenRun) -> UpdatePlan:
+        """Return the plan that `run` executes; the products' C is open, or only described."""
+        options, session = run.options, run.session
+        blocks = _Blocks([], [])
+        self._cut(options, 0, self.first.m, blocks)
         session.free_slots()
         machine = self._machine(options, session)
-        products = [Plans(preflight(product, options, session)) for product in sums]
-        return (
-            *(self._block(place, Recorder(Watch(), 0), machine) for place in places),
-            *(ProductPart(plans) for plans in products if plans),
-        )
+        products = [preflight(product, options, session) for product in self._sums(blocks)]
+        diagonal = (self._block(place, Recorder(Watch(), 0), machine) for place in blocks.diagonal)
+        return UpdatePlan(blocks, machine, tuple(diagonal), tuple(map(Plans, products)))
 
-    def run(self, options: Options, session: Session, watch: Watch) -> RunSequence:
+    def run(self, plan: UpdatePlan, run: OpenRun) -> RunSequence:
         """Compute the triangle; the products' C is open. Return what the caller reports with."""
-        places, sums = self._parts(options)
-        diagonal = [update_flops(self.products, last - first) for first, last, _ in places]
-        beside = sum(product.flops for product in sums)
-        portions = RunSequence(watch, sum(diagonal) + beside)
-        session.free_slots()
-        machine = self._machine(options, session)
+        places, sums = plan.blocks.diagonal, self._sums(plan.blocks)
+        flops = [update_flops(self.products, last - first) for first, last, _ in places]
+        portions = RunSequence(run.watch, sum(flops) + sum(product.flops for product in sums))
+        run.session.free_slots()
         with ReadAhead() as reads:
-            for place, flops in zip(places, diagonal, strict=True):
-                recorder = Recorder(portions.next(flops), flops)
-                block = self._block(place, recorder, machine)
+            for place, count in zip(places, flops, strict=True):
+                recorder = Recorder(portions.next(count), count)
+                block = self._block(place, recorder, plan.machine)
                 with recorder.measuring_memory():
                     block.update(reads)
                 recorder.finish(block)
-        run_blocks(sums, options, session, portions)
+        run_blocks(sums, run, portions, plan.products)
         return portions
 
-    def _parts(self, options: Options) -> tuple[list[Place], list[Product]]:
-        """Return the places of the diagonal blocks, and the products beside the diagonal."""
-        blocks = _Blocks([], [])
-        self._cut(options, 0, self.first.m, blocks)
-        return blocks.diagonal, [
-            part for block in blocks.rectangles for part in self._rectangle(block)
-        ]
+    def _sums(self, blocks: _Blocks) -> list[Product]:
+        """Return the products beside the diagonal."""
+        return [part for block in blocks.rectangles for part in self._rectangle(block)]
 
     def _block(self, place: Place, recorder: Recorder, machine: Machine) -> DiagonalBlock:
         return DiagonalBlock(
@@ -169,3 +163,28 @@ class TriangleUpdate:
 class _Blocks(NamedTuple):
     diagonal: list[Place]
     rectangles: list[tuple[slice, slice]]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePlan:
+    """Where C is cut, and the plan of each block.
+
+    Parameters
+    ----------
+    blocks
+        Diagonal blocks, and the rectangles beside them.
+    machine
+        Rates with which it was planned.
+    diagonal, products
+        Plans of the diagonal blocks, and of the products in the rectangles, in order.
+    """
+
+    blocks: _Blocks
+    machine: Machine
+    diagonal: tuple[DiagonalBlock, ...]
+    products: tuple[Plans, ...]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The plans in the order in which the blocks are computed."""
+        return (*self.diagonal, *(ProductPart(plans) for plans in self.products if plans))

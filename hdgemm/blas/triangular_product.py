@@ -104,11 +104,12 @@ def trmm(
     product = replace(product, b=triangle) if side else replace(product, a=triangle)
     # op(A)·B of a lower op(A) needs the first rows of B, B·op(A) the last columns.
     first = (stored_lower != operand.trans) != side
-    with opened(product, call.options, call.session, "trmm") as (stored, held, chosen):
-        blocks = _blocks(stored, side, first=first, rows=chosen.tile[0] if chosen.tile else None)
-        portions = RunSequence(call.watch, sum(block.flops for block in blocks))
-        run_blocks(blocks, chosen, held, portions)
-        portions.finish(product_summary("trmm", stored, chosen))
+    with opened(product, call, "trmm") as (stored, run):
+        tile = run.options.tile
+        blocks = _blocks(stored, side, first=first, rows=tile[0] if tile else None)
+        portions = RunSequence(run.watch, sum(block.flops for block in blocks))
+        run_blocks(blocks, run, portions)
+        portions.finish(product_summary("trmm", stored, run.options))
     return product.result()
 
 

@@ -77,6 +77,26 @@ class ProductKeywords(RunKeywords, total=False):
     restart: bool
 
 
+class ClusterKeywords(TypedDict, total=False):
+    """Keywords of a durable call on a cluster, whose workers have sessions of their own."""
+
+    options: Options | None
+    progress: ProgressCallback | bool | None
+    observer: Observer | None
+    cancel: threading.Event | None
+    checkpoint: Checkpointing
+    restart: bool
+
+
+class ExecuteKeywords(TypedDict, total=False):
+    """Keywords of a call whose plan has the options already."""
+
+    session: Session | None
+    progress: ProgressCallback | bool | None
+    observer: Observer | None
+    cancel: threading.Event | None
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One call as its keywords describe it.
@@ -161,7 +181,7 @@ _DOCUMENTED: Final = {
 _KEYWORDS: Final = re.compile(r"^( *)\*\*keywords\n(?:\1 +.*\n)*", re.MULTILINE)
 
 
-def public_call(kind: type) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def public_call(kind: type, **defaults: Any) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Make a function with ``**keywords`` of some kind a public call.
 
     The signature and the documentation that `help` shows name each keyword; for ``progress=True``
@@ -171,9 +191,11 @@ def public_call(kind: type) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     ----------
     kind
         The typed dictionary of the keywords.
+    **defaults
+        Values of keywords that are not given, where they are not those of `Call`.
     """
     # A child has its parent's keywords in `__annotations__`, too.
-    defaults = {"checkpoint": False, "restart": False}
+    shown_defaults = {"checkpoint": False, "restart": False, **defaults}
     names = tuple(kind.__annotations__)
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -183,13 +205,13 @@ def public_call(kind: type) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
             if unknown := keywords.keys() - known:
                 raise _unexpected(function.__name__, min(unknown), keywords[min(unknown)])
-            return viewed(*args, **keywords)
+            return viewed(*args, **{**defaults, **keywords})
 
         given = inspect.signature(function)
         own = [p for p in given.parameters.values() if p.kind is not p.VAR_KEYWORD]
         shown = [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name),
+                name, inspect.Parameter.KEYWORD_ONLY, default=shown_defaults.get(name),
                 annotation=_annotation(kind.__annotations__[name]),
             )
             for name in names

@@ -11,6 +11,7 @@ import math
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
+from hdgemm.call.keywords import Call, ClusterKeywords, public_call
 from hdgemm.call.operands import check_square
 from hdgemm.cluster.blocks import BlockPool, Costs
 from hdgemm.cluster.checkpoint import open_factor
@@ -26,22 +27,18 @@ from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.operands import open_operand
 from hdgemm.pipeline.plan import Rect, flops_per_multiply_add
-from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
 from hdgemm.run.session import check_options
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Iterator
+    from typing import Unpack
 
     import numpy as np
 
     from hdgemm.cluster.checkpoint import ClusterCheckpoint
-    from hdgemm.durable.place import Checkpointing
     from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
-    from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback
+    from hdgemm.progress import Watch
     from hdgemm.report import Report
 
 #: Slabs of a large matrix: a worker alone factors a diagonal block while the others wait.
@@ -54,7 +51,7 @@ _MOST_WIDTH: Final = 4096
 _BLOCKS_IN_MEMORY: Final = 2
 
 
-@shows_progress
+@public_call(ClusterKeywords, checkpoint=True)
 def cholesky(
     a: Any,
     lower: bool = False,
@@ -62,13 +59,8 @@ def cholesky(
     *,
     client: Any,
     out: Any,
-    options: Options | None = None,
     storage: float | str | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    checkpoint: Checkpointing = True,
-    restart: bool = False,
+    **keywords: Unpack[ClusterKeywords],
 ) -> Report:
     """Compute the Cholesky factor of a Hermitian positive definite matrix on a Dask cluster.
 
@@ -80,8 +72,10 @@ def cholesky(
         The location of a new file or array for the factor; zero in the other triangle.
     options
         As in `hdgemm.cluster.multiply`; ``tile=(mb, nb, kb)`` forces slabs of nb columns.
-    client, storage, progress, observer, cancel, checkpoint, restart
+    client, storage
         As in `hdgemm.cluster.multiply`.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -100,7 +94,8 @@ def cholesky(
         When `cancel` was set.
     """
     check_client(client)
-    options, watch = check_options(options), Watch.of(progress, observer, cancel)
+    call = Call.of(**keywords)
+    options, watch = check_options(call.options), call.watch
     bandwidth = parse_bandwidth(storage)
     matrix = open_operand(a, what="a")
     check_square(matrix.shape)
@@ -115,7 +110,9 @@ def cholesky(
     if not matrix.shape[0] or dtype.kind not in "fc":
         raise InputError(f"a {matrix.shape[0]}×{matrix.shape[0]} {dtype} has no factor")
     arguments = {"lower": bool(lower), "tile": options.tile and options.tile[1]}
-    with open_factor(matrix, place, dtype, arguments, checkpoint, restart=restart) as durable:
+    with open_factor(
+        matrix, place, dtype, arguments, call.checkpoint, restart=call.restart
+    ) as durable:
         n = matrix.shape[0]
         extents = {"m": n, "n": n, "k": n, "dtype": dtype.name}
         if durable.finished:

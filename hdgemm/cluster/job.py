@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hdgemm.blas.blockwise import block_of
+from hdgemm.call.compute import compute
+from hdgemm.call.keywords import Call
 from hdgemm.cluster.receipts import Receipt
 from hdgemm.cluster.recorder import Recorder, TriangleRecorder
 from hdgemm.matrices.base import Operand
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.product.product import Product
-from hdgemm.run.compute import compute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +124,7 @@ class Job:
             slice(block.col, block.col + block.cols),
         )  # fmt: skip
         session = process.session
-        report = compute(part, session.options, process.watch, session=session)
+        report = compute(part, Call(session=session, watch=process.watch))
         receipt = Receipt.of(
             task.number, block, recorder, report.timeline, report.stages, report.peak_memory_bytes
         )

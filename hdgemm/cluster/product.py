@@ -6,6 +6,8 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hdgemm.call.compute import compute
+from hdgemm.call.keywords import Call, ClusterKeywords, public_call
 from hdgemm.cluster.blocks import BlockPool, Costs, triangle_region
 from hdgemm.cluster.checkpoint import ClusterCheckpoint, open_checkpoint
 from hdgemm.cluster.connection import TOPIC_PREFIX, dask_client
@@ -21,23 +23,18 @@ from hdgemm.matrices.transfer import ALIGNMENT
 from hdgemm.options import parse_size
 from hdgemm.product.arguments import trans_flags
 from hdgemm.product.product import Product
-from hdgemm.progress import Watch
-from hdgemm.progress_view import shows_progress
-from hdgemm.run.compute import compute
 from hdgemm.run.session import check_options
 
 if TYPE_CHECKING:
-    import threading
+    from typing import Unpack
 
-    from hdgemm.durable.place import Checkpointing
     from hdgemm.matrices.base import Matrix
     from hdgemm.options import Options
-    from hdgemm.pipeline.timeline import Observer
-    from hdgemm.progress import ProgressCallback
+    from hdgemm.progress import Watch
     from hdgemm.report import Report
 
 
-@shows_progress
+@public_call(ClusterKeywords, checkpoint=True)
 def multiply(
     a: Any,
     b: Any,
@@ -49,13 +46,8 @@ def multiply(
     trans_a: int = False,
     trans_b: int = False,
     out: Any,
-    options: Options | None = None,
     storage: float | str | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    checkpoint: Checkpointing = True,
-    restart: bool = False,
+    **keywords: Unpack[ClusterKeywords],
 ) -> Report:
     """Compute C := alpha·op(A)·op(B) + beta·C on the workers of a Dask cluster.
 
@@ -79,12 +71,12 @@ def multiply(
     storage
         Bytes/s at which the storage serves all workers together, ``"20GB"``; None: as much as one
         worker measures on its own.
-    progress, observer, cancel
+    observer
         As in `hdgemm.multiply`; events come when a block is finished.
     checkpoint
         True for a journal beside C, or its path.
-    restart
-        Discard what an earlier run left, and begin again.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -102,21 +94,17 @@ def multiply(
         When `cancel` was set.
     """
     check_client(client)
-    options = check_options(options)
-    watch = Watch.of(progress, observer, cancel)
+    call = Call.of(**keywords)
     bandwidth = parse_bandwidth(storage)
     product = Product.of(
         a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
     )
     if not product.reads_product:
-        return compute(product, options, watch)
-    return run_product(
-        product, client, options, watch, bandwidth=bandwidth, checkpoint=checkpoint,
-        restart=restart,
-    )  # fmt: skip
+        return compute(product, replace(call, checkpoint=False, restart=False))
+    return run_product(product, client, call, bandwidth=bandwidth)
 
 
-@shows_progress
+@public_call(ClusterKeywords, checkpoint=True)
 def syrk(
     alpha: Any,
     a: Any,
@@ -127,13 +115,8 @@ def syrk(
     *,
     client: Any,
     out: Any,
-    options: Options | None = None,
     storage: float | str | None = None,
-    progress: ProgressCallback | bool | None = None,
-    observer: Observer | None = None,
-    cancel: threading.Event | None = None,
-    checkpoint: Checkpointing = True,
-    restart: bool = False,
+    **keywords: Unpack[ClusterKeywords],
 ) -> Report:
     """Compute one triangle of C := alpha·A·A^T + beta·C on the workers of a Dask cluster.
 
@@ -145,9 +128,11 @@ def syrk(
     ----------
     alpha, beta, a, c, trans, lower
         As in `hdgemm.syrk`, in storage that every worker reaches.
-    client, out, options, storage, progress, observer, cancel, checkpoint, restart
+    client, out, storage
         As in `hdgemm.cluster.multiply`. In a new file the other triangle of C is zero; in a matrix
         that exists it stays as it is.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -165,7 +150,7 @@ def syrk(
         When `cancel` was set.
     """
     check_client(client)
-    options, watch = check_options(options), Watch.of(progress, observer, cancel)
+    call = Call.of(**keywords)
     bandwidth = parse_bandwidth(storage)
     trans_flags(trans, "trans")
     if out is None:
@@ -178,10 +163,7 @@ def syrk(
         raise InputError("syrk of complex matrices takes trans 0 or 1, got 2")
     if not product.reads_product:
         raise InputError("alpha = 0 or an extent of zero: nothing is multiplied; leave client out")
-    return run_product(
-        product, client, options, watch, bandwidth=bandwidth, checkpoint=checkpoint,
-        restart=restart, lower=bool(lower),
-    )  # fmt: skip
+    return run_product(product, client, call, bandwidth=bandwidth, lower=bool(lower))
 
 
 def parse_bandwidth(storage: float | str | None) -> float | None:
@@ -192,20 +174,20 @@ def parse_bandwidth(storage: float | str | None) -> float | None:
 def run_product(
     product: Product,
     client: Any,
-    options: Options,
-    watch: Watch,
+    call: Call,
     *,
     bandwidth: float | None,
-    checkpoint: Checkpointing,
-    restart: bool,
     lower: bool | None = None,
 ) -> Report:
     """Compute a product, or the triangle of its C that `lower` names; see `multiply`."""
+    options, watch = check_options(call.options), call.watch
     for letter, operand in product.inputs().items():
         Reference.of(operand, letter)  # refuses what other machines cannot reach
     extents = {"m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype.name}
     triangle = None if lower is None else "lower" if lower else "upper"
-    with open_checkpoint(product, checkpoint, restart=restart, triangle=triangle) as durable:
+    with open_checkpoint(
+        product, call.checkpoint, restart=call.restart, triangle=triangle
+    ) as durable:
         if durable.finished:
             return merged_report(extents, None, durable)
         with unchanged(product.inputs(), durable.output.matrix):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from hdgemm.call.compute import with_verification
 from hdgemm.matrices.triangles import symmetric
 from hdgemm.product.product import check_product
-from hdgemm.run.compute import with_verification
 from hdgemm.verify import MEMORY
 from hdgemm.verify.freivalds import Check, CheckSettings
 

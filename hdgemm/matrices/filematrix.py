@@ -109,7 +109,7 @@ class FileMatrix(Matrix):
 
     def phase(self, row: int, col: int) -> int:
         """Return this element's file offset modulo 4096."""
-        return self._position(row, col) % ALIGNMENT
+        return (self.offset + row * self.pitch + col * self.dtype.itemsize) % ALIGNMENT
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the rectangle at ``[row, col]``, converting to its dtype."""

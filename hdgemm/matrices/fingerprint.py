@@ -55,14 +55,16 @@ def file_state(home: Path) -> FileState:
 
 
 def _joined(states: Sequence[os.stat_result]) -> FileState:
-    kinds = [(each.st_nlink, each.st_mode, each.st_uid, each.st_gid) for each in states]
-    return FileState(
-        sum(state.st_size for state in states),
-        max((state.st_mtime_ns for state in states), default=0),
-        tuple(number for state in states for number in _identity(state)),
-        max((state.st_ctime_ns for state in states), default=0),
-        tuple(map(sum, zip(*kinds, strict=True))),
-    )
+    size = modified = changed = 0
+    identity: list[int] = []
+    kinds: list[tuple[int, ...]] = []
+    for state in states:
+        size += state.st_size
+        modified, changed = max(modified, state.st_mtime_ns), max(changed, state.st_ctime_ns)
+        identity += _identity(state)
+        kinds.append((state.st_nlink, state.st_mode, state.st_uid, state.st_gid))
+    attributes = tuple(map(sum, zip(*kinds, strict=True)))
+    return FileState(size, modified, tuple(identity), changed, attributes)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from hdgemm.pipeline.plan import STAGES, Stage
 
@@ -28,6 +29,11 @@ class Event(NamedTuple):
     nbytes: int
     flops: int
     phase: str = ""
+
+
+_NBYTES: Final = attrgetter("nbytes")
+_FLOPS: Final = attrgetter("flops")
+_INTERVAL: Final = attrgetter("start", "end")
 
 
 class Observer(Protocol):
@@ -76,8 +82,8 @@ class Timeline:
             stage: StageStats(
                 stage,
                 len(events),
-                sum(event.nbytes for event in events),
-                sum(event.flops for event in events),
+                sum(map(_NBYTES, events)),
+                sum(map(_FLOPS, events)),
                 busy_seconds(events),
             )
             for stage in STAGES
@@ -100,7 +106,7 @@ class Interval(Protocol):
 def busy_seconds(events: Iterable[Interval]) -> float:
     """Return the length of the union of the events' intervals."""
     total, until = 0.0, float("-inf")
-    for start, end in sorted((event.start, event.end) for event in events):
+    for start, end in sorted(map(_INTERVAL, events)):
         total += max(0.0, end - max(start, until))
         until = max(until, end)
     return total

@@ -272,7 +272,7 @@ def test_a_product_that_fails_its_check_is_not_published(tmp_path, monkeypatch):
     def compute_wrongly(product, *_args, **_keywords):
         product.c.matrix.write(0, 0, np.ones(product.c.matrix.shape))
 
-    monkeypatch.setattr("hdgemm.run.compute.run_product", compute_wrongly)
+    monkeypatch.setattr("hdgemm.call.compute.run_product", compute_wrongly)
     a = np.random.default_rng(8).standard_normal((30, 30))
     with pytest.raises(HdgemmError, match="failed its check: C is not the product: 30 rows fail"):
         matmul(a, a, tmp_path / "c.npy", options=Options(verify=True))

@@ -7,7 +7,8 @@ buffers the next slab is loaded, and the previous one stored, while the present 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -133,8 +134,8 @@ def plan_slabs(
         if columns <= max(n, 1) or block is not None
         for one in (shape(columns, 1, width),)
         for buffers in ((1, 2) if storage.overlap else (1,))
+        for plan in _fitting(replace(one, buffers=buffers), memory)
         for copied in ((False, True) if storage.copies else (False,))
-        for plan in _fitting(one._replace(buffers=buffers), memory)
         if not copied or _can_copy(plan)
     ]
     if not plans:
@@ -155,7 +156,8 @@ def _can_copy(plan: SlabPlan) -> bool:
     )
 
 
-class _Shape(NamedTuple):
+@dataclass(frozen=True)
+class _Shape:
     """What decides the bytes of a plan; `width` None takes what fits, `held` columns at most."""
 
     kind: Kind
@@ -169,7 +171,7 @@ class _Shape(NamedTuple):
     depth: int
     held: int
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of an element."""
         return np.dtype(self.dtype).itemsize
@@ -179,26 +181,31 @@ class _Shape(NamedTuple):
         """Columns of the narrowest slab but the last one."""
         return self.width or max(1, -(-self.n // _MOST_SLABS))
 
+    @cached_property
+    def whole_column(self) -> int:
+        """Bytes of one column of all rows, as `column_bytes` returns them."""
+        return self.column_bytes(self.m)
+
     def column_bytes(self, rows: int) -> int:
         """Return the bytes of one column in a buffer, and beside it for the product V^H·C."""
         product = self.block if self.depth else 0
         return (leading(rows, self.m, self.itemsize) + product) * self.itemsize
 
-    @property
+    @cached_property
     def fixed_bytes(self) -> int:
         """Bytes for transfers, and for the triangles T of blocks of `depth` reflectors in all."""
         return BOUNCE_BYTES + self.reserved + self.block * self.depth * self.itemsize
 
-    @property
+    @cached_property
     def stream_bytes(self) -> int:
         """Bytes of the stream's buffers."""
-        return STREAM_BUFFERS * (self.block * self.column_bytes(self.m) + ALIGNMENT)
+        return STREAM_BUFFERS * (self.block * self.whole_column + ALIGNMENT)
 
     @property
     def least_bytes(self) -> int:
         """Bytes of the narrowest slabs, their stream and their transfers."""
         width = min(self.least_width, self.n)
-        held = self.buffers * (self.column_bytes(self.m) * width + ALIGNMENT) + self.stream_bytes
+        held = self.buffers * (self.whole_column * width + ALIGNMENT) + self.stream_bytes
         return held + self.fixed_bytes
 
 
@@ -220,7 +227,7 @@ def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
     m, n, stream = shape.m, shape.n, shape.stream_bytes
     budget = memory - shape.fixed_bytes - shape.buffers * ALIGNMENT
     widest = min(shape.held, shape.width or n)
-    alone = shape.buffers == 1 and widest >= n and n * shape.column_bytes(m) <= budget
+    alone = shape.buffers == 1 and widest >= n and n * shape.whole_column <= budget
     if alone and shape.kind not in ("form q", "apply q"):
         stream = 0  # one slab: nothing streams
     budget = int((budget - stream) * part) // shape.buffers
@@ -229,7 +236,8 @@ def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
     slabs: list[Columns] = []
     largest = first = 0
     while first < n:
-        column = shape.column_bytes(m - first if shape.kind == "cholesky" else m)
+        short = shape.kind == "cholesky" and first
+        column = shape.column_bytes(m - first) if short else shape.whole_column
         fitting = min(shape.held, budget // column if column else n)
         width = min(n - first, fitting if shape.width is None else shape.width)
         if shape.width is None and first + width < n and width > aligned:

@@ -95,23 +95,23 @@ class Gemm(NamedTuple):
     def run(self) -> None:
         """Call BLAS, which sees column-major matrices: C' := alpha·op(B)'·op(A)' + beta·C'."""
         alpha = self.scalars.ctypes.data
+        extents = (self.n, self.m, self.k, self.ldb, self.lda, self.ldc)
+        n, m, k, ldb, lda, ldc = [ctypes.byref(ctypes.c_int64(value)) for value in extents]
         self.routine.call(
             b"T" if self.trans_b else b"N",
             b"T" if self.trans_a else b"N",
-            *map(_integer, (self.n, self.m, self.k)),
+            n,
+            m,
+            k,
             alpha,
             self.b,
-            _integer(self.ldb),
+            ldb,
             self.a,
-            _integer(self.lda),
+            lda,
             alpha + self.scalars.itemsize,
             self.c,
-            _integer(self.ldc),
+            ldc,
         )
-
-
-def _integer(value: int) -> Any:
-    return ctypes.byref(ctypes.c_int64(value))
 
 
 @cache

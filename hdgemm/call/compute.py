@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hdgemm.call.run import OpenRun
 from hdgemm.durable.run import check_whole
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 from hdgemm.machine.limits import thread_limit
@@ -24,48 +25,37 @@ from hdgemm.verify.freivalds import Check, CheckSettings
 if TYPE_CHECKING:
     import threading
 
-    from hdgemm.durable.place import Checkpointing
+    from hdgemm.call.keywords import Call
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import Plan
     from hdgemm.product.product import Product
     from hdgemm.progress import Watch
     from hdgemm.report import Report
     from hdgemm.run.checkpoint import ProductCheckpoint
-    from hdgemm.run.session import Session
 
 
-def compute(
-    product: Product,
-    options: Any,
-    watch: Watch,
-    *,
-    session: Session | None = None,
-    plan: Plan | None = None,
-    checkpoint: Checkpointing = False,
-    restart: bool = False,
-) -> Report:
+def compute(product: Product, call: Call, *, plan: Plan | None = None) -> Report:
     """Compute C; a file appears under its name only when it is complete (and verified).
 
-    `options` are None for the session's, or the defaults; without a session, devices are opened for
-    this call. `plan`, `checkpoint` and `restart` are as in `hdgemm.execute` and `hdgemm.multiply`.
-    A product that fails the check of `Options.verify` raises `HdgemmError`.
+    `plan` is as in `hdgemm.execute`. A product that fails the check of `Options.verify` raises
+    `HdgemmError`.
     """
-    if watch.cancelled:
+    if call.watch.cancelled:
         raise CancelledRunError("the run was cancelled before it began; nothing was written")
-    with thread_limit(), session_for(session, options) as (opened, chosen):
-        if chosen.checks_product and checkpoint and product.updates:
+    with thread_limit(), session_for(call.session, call.options) as (session, options):
+        if options.checks_product and call.checkpoint and product.updates:
             raise InputError(
                 "verify needs the old C, which a run that goes on later finds overwritten: write "
                 "the result elsewhere (out=...), or choose verify='tiles' or False"
             )
-        if is_tile_function(product.target) and (chosen.checks_product or checkpoint):
+        if is_tile_function(product.target) and (options.checks_product or call.checkpoint):
             raise InputError(
                 "out is a function, which keeps no C: a checkpoint needs a file, and "
                 "verify='tiles' checks each tile before the function gets it"
             )
-        run = partial(_verified, options=chosen, session=opened, watch=watch, plan=plan)
-        if checkpoint:
-            return run_durably(product, run, checkpoint=checkpoint, restart=restart)
+        run = partial(_verified, run=OpenRun(options, session, call.watch), plan=plan)
+        if call.checkpoint:
+            return run_durably(product, run, checkpoint=call.checkpoint, restart=call.restart)
         if product.c is not None:
             check_whole(product.c)
             return run(product)
@@ -79,12 +69,11 @@ def _verified(
     product: Product,
     checkpoint: ProductCheckpoint | None = None,
     *,
-    options: Options,
-    session: Session,
-    watch: Watch,
+    run: OpenRun,
     plan: Plan | None,
 ) -> Report:
     """Compute C, then check it where the options ask for that."""
+    options, session, watch = run
     check = _prepare_check(product, options, watch.cancel) if options.checks_product else None
     with unchanged(product.inputs(), product.destination.matrix):
         report = run_product(product, options, session, watch, plan=plan, checkpoint=checkpoint)
