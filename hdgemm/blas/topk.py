@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from hdgemm.call.compute import compute
 from hdgemm.call.keywords import Call, RunKeywords, public_call
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices.conversion import EXACT
 from hdgemm.options import whole_number
 from hdgemm.product.product import Product
-from hdgemm.run.compute import compute
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
@@ -151,5 +151,5 @@ def topk(
             raise DoesNotFitError.within("the result", kept, allowed)
         largest.append(_Largest(product.shape, count, product.c_dtype))
         beside = replace(options, host_memory=allowed - kept)
-        compute(product, beside, call.watch, session=session)
+        compute(product, replace(call, options=beside, session=session))
     return largest[0].result()
