@@ -47,6 +47,7 @@ def command(
 ) -> None:
     """Compute C := alpha·op(A)·op(B) + beta·C for matrices of any size."""
     from hdgemm.blas.products import multiply
+    from hdgemm.matrices.location import parse_location
     from hdgemm.preflight import plan
 
     product: dict[str, Any] = {
@@ -73,7 +74,10 @@ def command(
         return
     args.refuse_storage_alone(storage)
     if dry_run:
-        print_plans(plan(a, b, **product), as_json=as_json)
+        plans = plan(a, b, **product)
+        place = parse_location(out)
+        place.kind.check_new(place, durable=checkpoint)
+        print_plans(plans, as_json=as_json)
         return
     outputs.show(
         out.name,

@@ -308,3 +308,14 @@ def test_demo_does_the_whole_job(tmp_path):
     # BLAS keeps buffers of its own, a few megabytes for each of its threads.
     assert report["peak_memory_bytes"] <= 9_000_000 + 8_000_000 * (os.cpu_count() or 1)
     failed(process("demo", "--size", "30MB", "--memory", "10MB", cwd=tmp_path), 2, "4 times")
+
+
+@pytest.mark.parametrize("out", ["bad.h5::X", "bad.zarr::D"])
+def test_a_dry_run_refuses_the_store_that_the_product_refuses(tmp_path, hdgemm, out):
+    np.save(tmp_path / "A.npy", np.eye(4))
+    (tmp_path / "bad.h5").write_text("no HDF5")
+    (tmp_path / "bad.zarr" / "D").mkdir(parents=True)
+    for more in ((), ("--dry-run",)):
+        done = hdgemm("multiply", "A.npy", "A.npy", "--out", out, *more, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "bad" in done.stderr
