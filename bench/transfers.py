@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from hdgemm.machine.rates import H200, HOST
 from hdgemm.options import Options
-from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Plan, Problem, planned_bytes
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Plan, Problem, counts_of, planned_bytes
 from hdgemm.planning.expectation import simulate
 from hdgemm.planning.planner import plan_for
 
@@ -75,9 +75,10 @@ def least_for_order(plan: Plan) -> int:
     """Bytes that the plan's order and slot counts need at least, tiles counted by brute Belady."""
     total = planned_bytes(plan)["store2"]
     for operand, slots in (("A", plan.a_slots.count), ("B", plan.b_slots.count)):
+        loads = list(plan.course.loads())
         reads = [
-            plan.loads[step.a if operand == "A" else step.b].rect
-            for step in plan.steps
+            loads[step.a if operand == "A" else step.b].rect
+            for step in plan.course.steps()
         ]  # fmt: skip
         runs = [rect for i, rect in enumerate(reads) if i == 0 or rect != reads[i - 1]]
         held: set = set()
@@ -136,7 +137,7 @@ def plan_many(steps: int) -> dict[str, object]:
         start = time.process_time()
         plan = plan_for(problem, options, GPU, H200)
         seconds.append(time.process_time() - start)
-    return {"steps": len(plan.steps), "seconds": sorted(seconds)[2]}
+    return {"steps": counts_of(plan).steps, "seconds": sorted(seconds)[2]}
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hdgemm.pipeline.dynamic_schedule import AHEAD
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.run.balance import Pool, Wait
 from hdgemm.run.shared_pool import SharedPool
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from hdgemm.errors import InputError
+from hdgemm.pipeline.plan import counts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -158,7 +159,8 @@ class Work:
     @classmethod
     def of(cls, plan: Plan, planned_bytes: Mapping[Stage, int]) -> Work:
         """Take the totals from a plan and the bytes that each stage is to move."""
-        return cls(plan.flops, len(plan.steps), len(plan.units), planned_bytes.get("store2", 0))
+        counts = counts_of(plan)
+        return cls(plan.flops, counts.steps, counts.units, planned_bytes.get("store2", 0))
 
 
 class CalibrationMeter:

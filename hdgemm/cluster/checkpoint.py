@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.base import Operand
     from hdgemm.matrices.draft import Draft
     from hdgemm.matrices.location import Location
-    from hdgemm.pipeline.plan import Rect
+    from hdgemm.pipeline.tiles import Rect
     from hdgemm.product.product import Product
 
 

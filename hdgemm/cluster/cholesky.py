@@ -26,7 +26,8 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.operands import open_operand
-from hdgemm.pipeline.plan import Rect, flops_per_multiply_add
+from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.run.session import check_options
 
 if TYPE_CHECKING:

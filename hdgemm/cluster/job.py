@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from hdgemm.cluster.references import Reference
     from hdgemm.matrices.base import Matrix
     from hdgemm.options import Options
-    from hdgemm.pipeline.plan import DeviceSpec, Rect
+    from hdgemm.pipeline.plan import DeviceSpec
+    from hdgemm.pipeline.tiles import Rect
     from hdgemm.progress import Watch
     from hdgemm.run.session import Session
 

@@ -17,7 +17,8 @@ from hdgemm.errors import NotFiniteError
 from hdgemm.fortran import trsm
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.matrices.operands import open_operand
-from hdgemm.pipeline.plan import Rect, flops_per_multiply_add
+from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.product.product import Product
 from hdgemm.report import stage_reports

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.durable.pieces import Entry
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.pipeline.timeline import Event
 from hdgemm.report import StageReport
 

@@ -9,7 +9,7 @@ import numpy as np
 from hdgemm.durable.fingerprint import as_stored, checksum
 from hdgemm.errors import HdgemmError
 from hdgemm.matrices.base import Matrix, Wrapper
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hdgemm.cluster.checkpoint import ClusterCheckpoint
     from hdgemm.cluster.panel_job import AnyJob
     from hdgemm.cluster.receipts import Receipt
-    from hdgemm.pipeline.plan import Rect
+    from hdgemm.pipeline.tiles import Rect
 
 #: Rounds in which changed pieces are computed again.
 _MOST_ROUNDS: Final = 3

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from hdgemm.cluster.marks import Mark
     from hdgemm.cluster.panel_job import AnyJob
-    from hdgemm.pipeline.plan import Rect
+    from hdgemm.pipeline.tiles import Rect
 
 
 #: Longest wait for the error of a failed task, in seconds; the client has it already.

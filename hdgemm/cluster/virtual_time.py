@@ -16,7 +16,7 @@ from hdgemm.cluster.blocks import BlockPool, Costs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hdgemm.pipeline.plan import Rect
+    from hdgemm.pipeline.tiles import Rect
 
 #: Seconds that a task takes beside its work: the scheduler, opening of files, planning.
 TASK_SECONDS: Final = 0.05

@@ -17,7 +17,7 @@ from hdgemm.matrices.operands import open_operand
 if TYPE_CHECKING:
     import os
 
-    from hdgemm.pipeline.plan import Rect
+    from hdgemm.pipeline.tiles import Rect
 
 
 @dataclass(frozen=True)

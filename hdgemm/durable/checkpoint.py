@@ -23,7 +23,7 @@ from hdgemm.durable.run import JournaledRun
 from hdgemm.errors import InputError
 from hdgemm.matrices.filelocks import wait_for_writers
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.report import Resumption
 
 if TYPE_CHECKING:

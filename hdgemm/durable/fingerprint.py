@@ -16,7 +16,7 @@ from hdgemm.matrices.fingerprint import file_state, home_of
 from hdgemm.matrices.layout import rectangles
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.objectstore import objects_state
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hdgemm.durable.fingerprint import as_stored, checksum
 from hdgemm.durable.pieces import Entry
 from hdgemm.matrices.base import Wrapper
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hdgemm.durable.fingerprint import SAMPLE, checksum_of_start, stored_checksum
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -19,7 +19,7 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.draft import no_space
 from hdgemm.matrices.files import BlockFile, sync
 from hdgemm.matrices.transfer import ALIGNMENT, address, aligned_bytes
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hdgemm.durable.identity import Identity
     from hdgemm.durable.place import Checkpointing
     from hdgemm.matrices.base import Operand
-    from hdgemm.pipeline.plan import Rect
+    from hdgemm.pipeline.tiles import Rect
 
 
 class JournaledRun:

@@ -20,7 +20,7 @@ from hdgemm.linalg.planning.search import PIECE_BYTES
 from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.linalg.planning.solve import SolvePlan
 from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.run.members import update_devices
 from hdgemm.units import format_size
 

@@ -24,17 +24,8 @@ from threadpoolctl import threadpool_limits
 
 from hdgemm.errors import CancelledRunError
 from hdgemm.matrices.transfer import aligned_bytes
-from hdgemm.pipeline.plan import (
-    DeviceSpec,
-    Load,
-    Overlap,
-    Plan,
-    Problem,
-    Rect,
-    Slots,
-    Step,
-    WorkUnit,
-)
+from hdgemm.pipeline.plan import DeviceSpec, Overlap, Plan, Problem, Slots
+from hdgemm.pipeline.walk import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -288,9 +279,7 @@ def measure_executor(deadline: Deadline) -> float:
 
 def _tiny_plan() -> Plan:
     """Return a plan of units with one step, each of which loads its own tile of A."""
-    rects = [Rect(number * _TILE, 0, _TILE, _TILE) for number in range(_UNITS)]
     one, two = Slots(1, _TILE * _TILE * 8), Slots(2, _TILE * _TILE * 8)
-    a = [Load("A", rect, number % 2, number) for number, rect in enumerate(rects)]
     return Plan(
         problem=Problem(_UNITS * _TILE, _TILE, _TILE),
         device=DeviceSpec("recording", unified=False),
@@ -302,10 +291,7 @@ def _tiny_plan() -> Plan:
         c_slots=two,
         up=two,
         down=two,
-        loads=(a[0], Load("B", rects[0], 0, 0), *a[1:]),
-        units=tuple(WorkUnit(u, 0, rect, u % 2, u, u) for u, rect in enumerate(rects)),
-        # B is the second load, so that every later load of A has the number after its unit's.
-        steps=tuple(Step(u, u, 0, _TILE, u + (u > 0), 1) for u in range(_UNITS)),
+        layout=Layout(_TILE, _TILE),
         host_limit=1 << 30,
         device_limit=1 << 30,
     )

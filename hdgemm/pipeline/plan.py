@@ -14,11 +14,17 @@ import numpy as np
 
 from hdgemm.dtypes import ELEMENT_TYPES
 from hdgemm.errors import InputError
+from hdgemm.pipeline.load_counts import Held
+from hdgemm.pipeline.slot_reuse import Course
+from hdgemm.pipeline.walk import Cut, Layout, Units, Walk
 from hdgemm.tables import Table
 from hdgemm.units import format_duration, format_flops, format_size, format_speed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from hdgemm.pipeline.tiles import Rect
+    from hdgemm.pipeline.walk import Runs
 
 Operand = Literal["A", "B", "C"]
 OPERANDS: Final[tuple[Operand, ...]] = ("A", "B", "C")
@@ -29,29 +35,12 @@ Path = Literal["staged", "direct", "resident"]
 Place = Literal["memory", "file"]  # where the caller keeps an operand
 
 #: Of a plan as JSON: incremented when a reader of the previous format would misread this one.
-FORMAT: Final = 1
+FORMAT: Final = 2
 _SLOTS: Final = ("a_slots", "b_slots", "c_slots", "up", "down")
 #: Devices whose plans are printed; the others are counted.
 _MOST_DEVICES: Final = 4
-
-
-class Rect(NamedTuple):
-    """A rectangle of A, B or C in op-space: its first row and column, and its extents."""
-
-    row: int
-    col: int
-    rows: int
-    cols: int
-
-    @property
-    def area(self) -> int:
-        """Elements in it."""
-        return self.rows * self.cols
-
-    def covers(self, other: Rect) -> bool:
-        """Say whether `other` lies wholly inside."""
-        rows = self.row <= other.row and other.row + other.rows <= self.row + self.rows
-        return rows and self.col <= other.col and other.col + other.cols <= self.col + self.cols
+#: C tiles of which a notebook shows the order.
+_MOST_DRAWN: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,37 +143,6 @@ class DeviceSpec:
         return min((size for size in (asked, self.memory_bytes) if size), default=None)
 
 
-class Load(NamedTuple):
-    """One tile of A or B brought into one slot, for `step` (its first reader) and later ones."""
-
-    operand: Literal["A", "B"]
-    rect: Rect
-    slot: int
-    step: int
-
-
-class WorkUnit(NamedTuple):
-    """One tile of C with its whole sweep over k: steps `first` to `last`, both included."""
-
-    number: int
-    bar: int
-    rect: Rect
-    slot: int
-    first: int
-    last: int
-
-
-class Step(NamedTuple):
-    """C tile += A[:, k0:k0+kb] · B[k0:k0+kb, :]; `a`, `b` index loads, -1 for a resident one."""
-
-    number: int
-    unit: int
-    k0: int
-    kb: int
-    a: int
-    b: int
-
-
 @dataclass(frozen=True, slots=True)
 class Slots:
     """Equal fixed pieces of memory that tiles reuse: how many, and the bytes of each."""
@@ -226,7 +184,10 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A product cut into loads, work units and steps, with the memory that they take turns in.
+    """How a product is cut into loads, work units and steps, and the memory that these reuse.
+
+    A plan of any size is small: its work units, steps and loads follow from its shape and are
+    generated when they are executed, simulated or drawn; their numbers and bytes are formulas.
 
     Parameters
     ----------
@@ -236,12 +197,14 @@ class Plan:
         Device memory; C's slots lie in staging where `overlap.c_on_device` is false.
     up, down
         Staging for load1→load2 and for store1→store2; empty where staging is device memory.
+    layout
+        The order of the C tiles, and what a load of A and of B brings.
     host_limit, device_limit
         The limits in bytes that the plan was made for.
     in_place
         One BLAS call on the caller's arrays in RAM computes the product: no loads, no slots.
-    done
-        Rectangles of C that an earlier run has stored, and this plan leaves as they are.
+    skipped
+        Runs of work units, by their numbers in the whole plan, that an earlier run has stored.
     """
 
     problem: Problem
@@ -254,23 +217,52 @@ class Plan:
     c_slots: Slots
     up: Slots
     down: Slots
-    loads: tuple[Load, ...] = field(repr=False)
-    units: tuple[WorkUnit, ...] = field(repr=False)
-    steps: tuple[Step, ...] = field(repr=False)
+    layout: Layout
     host_limit: int
     device_limit: int
     in_place: bool = False
     expected: Expectation | None = None
-    done: tuple[Rect, ...] = field(default=(), repr=False)
+    skipped: Runs = field(default=(), repr=False)
 
     def slots(self, operand: Operand) -> Slots:
         """Return the slots of one operand's tiles."""
         return {"A": self.a_slots, "B": self.b_slots, "C": self.c_slots}[operand]
 
     @property
+    def walk(self) -> Walk:
+        """All C tiles in order, and the chunks of k."""
+        problem = self.problem
+        extents = problem.m, problem.n, problem.k
+        return Walk(extents, self.tile, self.layout, wriggled=self.overlap.loads)
+
+    @property
+    def units(self) -> Units:
+        """The work units that the plan computes, in their order."""
+        return Units(self.walk, self.skipped, self.c_slots.count)
+
+    @property
+    def course(self) -> Course:
+        """Its steps with the loads that they need, in their order, and sums over them."""
+        layout, (mb, nb, _) = self.layout, self.tile
+        return Course(
+            self.units,
+            Cut(self.problem.m, mb * layout.blocks),
+            Cut(self.problem.n, nb),
+            Held(layout.a_depth, self.a_slots.count),
+            Held(layout.b_depth, self.b_slots.count),
+        )
+
+    @property
+    def done(self) -> list[Rect]:
+        """Rectangles of C that an earlier run has stored, and this plan leaves as they are."""
+        walk = self.walk
+        return [walk.rect(number) for run in self.skipped for number in range(*run)]
+
+    @property
     def elements(self) -> int:
         """Elements of C that the plan computes."""
-        return self.problem.m * self.problem.n - sum(rect.area for rect in self.done)
+        walk = self.walk
+        return self.problem.m * self.problem.n - sum(walk.area(*run) for run in self.skipped)
 
     @property
     def flops(self) -> int:
@@ -318,26 +310,58 @@ def planned_bytes(plan: Plan) -> dict[Stage, int]:
     load1 and store2 count bytes as the application stores them, load2 and store1 as the device
     does; store2 counts the old C that it reads.
     """
-    return bytes_of(plan, plan.loads, plan.elements)
+    course = plan.course
+    return bytes_of(plan, course.loaded("A").elements, course.loaded("B").elements, plan.elements)
 
 
-def bytes_of(plan: Plan, loads: Iterable[Load], elements: int) -> dict[Stage, int]:
-    """Return the bytes that each stage moves for loads and for elements of C of the plan."""
+def bytes_of(plan: Plan, a: int, b: int, c: int) -> dict[Stage, int]:
+    """Return the bytes that each stage moves for so many elements of A, of B and of C."""
     moved: dict[Stage, int] = dict.fromkeys(STAGES, 0)
     problem, unified = plan.problem, plan.device.unified
-    for load in loads:
-        spec, area = problem.spec(load.operand), load.rect.area
+    for spec, elements in ((problem.a, a), (problem.b, b)):
         if spec.path == "staged":
-            moved["load1"] += area * spec.itemsize
+            moved["load1"] += elements * spec.itemsize
         if not unified:
-            moved["load2"] += area * problem.itemsize
+            moved["load2"] += elements * problem.itemsize
     if plan.in_place or problem.c.path == "resident":
         return moved
     if plan.overlap.c_on_device and not unified:
-        moved["store1"] = elements * problem.itemsize
+        moved["store1"] = c * problem.itemsize
     if problem.c.path == "staged":
-        moved["store2"] = elements * problem.c.itemsize * (2 if problem.reads_c else 1)
+        moved["store2"] = c * problem.c.itemsize * (2 if problem.reads_c else 1)
     return moved
+
+
+def largest_tiles(plan: Plan) -> dict[Operand, tuple[int, int]]:
+    """Return rows and columns of the largest tile of each operand, in op-space."""
+    problem, layout, (mb, nb, _) = plan.problem, plan.layout, plan.tile
+    rows, cols = min(mb * layout.blocks, problem.m), min(nb, problem.n)
+    return {
+        "A": (rows, min(layout.a_depth, problem.k)),
+        "B": (min(layout.b_depth, problem.k), cols),
+        "C": (min(mb, problem.m), cols),
+    }
+
+
+class Counts(NamedTuple):
+    """How many bars, work units, steps and loads a plan has; they may exceed 64 bits."""
+
+    bars: int
+    units: int
+    steps: int
+    loads: int
+
+
+def counts_of(plan: Plan) -> Counts:
+    """Count what a plan does."""
+    course = plan.course
+    units, walk = course.units, course.units.walk
+    bars, last = 0, -1
+    for first, end in units.runs:
+        bars += walk.bar(end - 1) - max(last, walk.bar(first) - 1)
+        last = walk.bar(end - 1)
+    loads = course.loaded("A").tiles + course.loaded("B").tiles
+    return Counts(bars, units.length, units.length * walk.chunks.count, loads)
 
 
 def summarize_all(plans: Sequence[Plan]) -> dict[str, Any]:
@@ -356,7 +380,7 @@ def summarize_all(plans: Sequence[Plan]) -> dict[str, Any]:
 
 def summarize(plan: Plan) -> dict[str, Any]:
     """Return a plan's shape, tiles, counts and memory as plain values; bytes and seconds."""
-    problem, expected = plan.problem, plan.expected
+    problem, expected, counts = plan.problem, plan.expected, counts_of(plan)
     return {
         "m": problem.m,
         "n": problem.n,
@@ -367,9 +391,9 @@ def summarize(plan: Plan) -> dict[str, Any]:
         "in_place": plan.in_place,
         "paths": {"A": problem.a.path, "B": problem.b.path, "C": problem.c.path},
         "tile": list(plan.tile),
-        "units": len(plan.units),
-        "steps": len(plan.steps),
-        "loads": len(plan.loads),
+        "units": counts.units,
+        "steps": counts.steps,
+        "loads": counts.loads,
         "host_bytes": plan.host_bytes,
         "staging_bytes": plan.staging_bytes,
         "device_bytes": plan.device_bytes,
@@ -394,11 +418,8 @@ def plan_lines(plan: Plan, *, alone: bool = True) -> list[str]:
     if plan.in_place:
         lines.append("in place: one BLAS call on the caller's arrays, nothing is copied")
     else:
-        bars = len({unit.bar for unit in plan.units})
-        counts = (
-            f"; wriggled order: bars {bars}, work units {len(plan.units)}, steps "
-            f"{len(plan.steps)}, loads {len(plan.loads)}"
-        )
+        bars, units, steps, loads = counts_of(plan)
+        counts = f"; wriggled order: bars {bars}, work units {units}, steps {steps}, loads {loads}"
         tiles = f"tiles: C {mb} × {nb}, A {mb} × {kb}, B {kb} × {nb}"
         lines.append(tiles + counts if alone else tiles)
     if plan.expected is not None:
@@ -465,8 +486,12 @@ def plan_html(plan: Plan) -> str:
     from hdgemm.pictures.tilemap import save_order
 
     lines = "<br>".join(map(escape, plan_lines(plan)))
-    tiles, extents = [unit.rect for unit in plan.units], (plan.problem.m, plan.problem.n)
-    order = inline_picture(lambda file: save_order(tiles, extents, file), "order of the tiles of C")
+    units, extents, order = plan.units, (plan.problem.m, plan.problem.n), ""
+    if units.length <= _MOST_DRAWN:
+        tiles = [unit.rect for unit in units]
+        order = inline_picture(
+            lambda file: save_order(tiles, extents, file), "order of the tiles of C"
+        )
     return f"<p>{lines}</p>{stage_table(plan).html()}{memory_table(plan).html()}{order}"
 
 
@@ -528,15 +553,8 @@ def _plan(fields: dict[str, Any]) -> Plan:
             "device": DeviceSpec(**fields["device"] | {"granularity": tuple(granularity)}),
             "overlap": Overlap(**fields["overlap"]),
             "tile": tuple(fields["tile"]),
-            "loads": tuple(
-                Load(x, Rect(*rect), slot, step) for x, rect, slot, step in fields["loads"]
-            ),
-            "units": tuple(
-                WorkUnit(number, bar, Rect(*rect), *rest)
-                for number, bar, rect, *rest in fields["units"]
-            ),
-            "steps": tuple(Step(*step) for step in fields["steps"]),
-            "done": tuple(Rect(*rect) for rect in fields["done"]),
+            "layout": Layout(**fields["layout"]),
+            "skipped": tuple((first, end) for first, end in fields["skipped"]),
             "expected": None if expected is None else Expectation(**expected),
         }
     )

@@ -7,6 +7,7 @@ the writer of a slot waits for the last reader, and a reader for the writer.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from hdgemm.pipeline.plan import OPERANDS, STAGES, flops_per_multiply_add
@@ -15,7 +16,9 @@ from hdgemm.pipeline.slots import piece_bytes, pieces_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hdgemm.pipeline.plan import Load, Operand, Plan, Rect, Stage, Step, WorkUnit
+    from hdgemm.pipeline.plan import Operand, Plan, Stage
+    from hdgemm.pipeline.slot_reuse import PlannedStep
+    from hdgemm.pipeline.tiles import Load, Rect, Step, WorkUnit
 
 Need = tuple["Stage", int]
 
@@ -45,42 +48,50 @@ Schedule = dict["Stage", list[Op]]
 
 
 class Ledger(NamedTuple):
-    """Loads, work units and steps by number, each in the order in which the run needs them.
+    """Loads, work units and steps by number: those that operations still refer to."""
 
-    Those of a plan, or the ones that a dynamic schedule has drawn so far.
-    """
-
-    loads: Sequence[Load]
-    units: Sequence[WorkUnit]
-    steps: Sequence[Step]
-
-    @classmethod
-    def of(cls, plan: Plan) -> Ledger:
-        """Return the schedule of a plan."""
-        return cls(plan.loads, plan.units, plan.steps)
+    loads: dict[int, Load]
+    units: dict[int, WorkUnit]
+    steps: dict[int, Step]
 
 
 def build_schedule(plan: Plan) -> Schedule:
     """List the operations of every stage of a plan, each stage in its own order."""
-    builder = ScheduleBuilder(plan, Ledger.of(plan))
-    for unit in plan.units:
-        builder.append(unit)
-    return builder.schedule
+    builder = ScheduleBuilder(plan)
+    for planned in plan.course.planned():
+        builder.append(planned)
+    return {stage: list(ops) for stage, ops in builder.waiting.items()}
+
+
+def stages_of(plan: Plan) -> list[Stage]:
+    """Return the stages that have operations in a plan."""
+    problem, unified = plan.problem, plan.device.unified
+    loaded = {problem.a.path, problem.b.path} - {"resident"}
+    drained = plan.overlap.c_on_device and not unified and problem.c.path != "resident"
+    found: dict[Stage, bool] = {
+        "load1": "staged" in loaded,
+        "load2": bool(loaded) and not unified,
+        "mult1": True,
+        "store1": drained,
+        "store2": problem.c.path == "staged",
+    }
+    return [stage for stage, works in found.items() if works]
 
 
 class _Ring:
     """A staging ring: its pieces are filled in turn, each after its last content has left."""
 
     def __init__(self, count: int) -> None:
-        self._count = count
-        self._emptied: list[int] = []
+        self._count, self._filled = count, 0
+        self._emptied: deque[int] = deque(maxlen=max(1, count))
 
     def fill(self, emptying: Stage) -> tuple[int, tuple[Need, ...]]:
         """Return the next piece, and what must precede filling it."""
-        number = len(self._emptied)
+        number = self._filled
+        self._filled += 1
         if number < self._count:
             return number, ()
-        return number % self._count, ((emptying, self._emptied[number - self._count]),)
+        return number % self._count, ((emptying, self._emptied[0]),)
 
     def emptied(self, count: int) -> None:
         """Note that the last piece filled is empty after `count` operations of a later stage."""
@@ -88,43 +99,58 @@ class _Ring:
 
 
 class ScheduleBuilder:
-    """Appends operations unit by unit; keeps the last reader and writer of each slot."""
+    """Appends operations step by step; keeps the last reader and writer of each slot.
 
-    def __init__(self, plan: Plan, ledger: Ledger) -> None:
-        self.schedule: Schedule = {stage: [] for stage in STAGES}
+    `waiting` are the operations of each stage that no lane has taken, `counts` all so far.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.waiting: dict[Stage, deque[Op]] = {stage: deque() for stage in STAGES}
+        self.counts: dict[Stage, int] = dict.fromkeys(STAGES, 0)
+        self.ledger = Ledger({}, {}, {})
         self._plan = plan
-        self._ledger = ledger
         self._overlap = plan.overlap
         self._unified = plan.device.unified
         self._itemsize = plan.problem.itemsize
         self._flops = flops_per_multiply_add(plan.problem.dtype)
         self._piece_bytes = {x: piece_bytes(plan, x) for x in OPERANDS}
         self._up, self._down = _Ring(plan.up.count), _Ring(plan.down.count)
-        self._next_load = 0
+        self._loads = 0
         self._loaded: dict[int, Need] = {}  # load → when its tile is complete
         self._reader: dict[tuple[Operand, int], Need] = {}  # slot → its last reader
         self._stored: dict[int, tuple[Need, ...]] = {}  # C slot → when its last tile has left it
 
-    def append(self, unit: WorkUnit) -> None:
-        """Schedule a unit: its steps, the loads whose first readers they are, its stores."""
-        loads = self._ledger.loads
-        for number in range(unit.first, unit.last + 1):
-            while self._next_load < len(loads) and loads[self._next_load].step <= number:
-                self._load(self._next_load, loads[self._next_load])
-                self._next_load += 1
-            self._multiply(self._ledger.steps[number], unit)
-        self._store(unit)
+    def append(self, planned: PlannedStep) -> None:
+        """Schedule a step: the loads whose first reader it is, its multiplication, the stores of
+        its unit behind the last one.
+        """
+        step, unit, loads, gone = planned
+        ledger = self.ledger
+        if step.number == unit.first:
+            ledger.units[unit.number] = unit
+        ledger.steps[step.number] = step
+        for load in loads:
+            ledger.loads[self._loads] = load
+            self._load(self._loads, load, unit.number)
+            self._loads += 1
+        for number in gone:
+            del self._loaded[number]
+        self._multiply(step, unit)
+        if step.number == unit.last:
+            self._store(unit)
+
+    def _add(self, op: Op) -> None:
+        self.counts[op.stage] = op.number + 1
+        self.waiting[op.stage].append(op)
 
     def _pieces(self, operand: Operand, rect: Rect) -> Sequence[Rect]:
         if rect.area * self._itemsize <= self._piece_bytes[operand]:
             return (rect,)
         return pieces_of(self._plan, operand, rect)
 
-    def _load(self, number: int, load: Load) -> None:
+    def _load(self, number: int, load: Load, unit: int) -> None:
         operand, _, slot, step = load
-        spec = self._plan.problem.spec(operand)
-        unit = self._ledger.steps[step].unit
-        load1, load2 = self.schedule["load1"], self.schedule["load2"]
+        spec, counts = self._plan.problem.spec(operand), self.counts
         free = self._before_load(step)
         if (reader := self._reader.get((operand, slot))) is not None:
             free = (*free, reader)
@@ -137,16 +163,17 @@ class ScheduleBuilder:
                         needs = free + needs
                 place = (operand, unit, step, number, rect, ring)
                 nbytes = rect.area * spec.itemsize
-                load1.append(Op("load1", len(load1), *place, nbytes, 0, needs))
-                needs = (("load1", len(load1)), *free)
+                self._add(Op("load1", counts["load1"], *place, nbytes, 0, needs))
+                needs = (("load1", counts["load1"]), *free)
             if not self._unified:
                 place = (operand, unit, step, number, rect, ring)
                 nbytes = rect.area * self._itemsize
-                load2.append(Op("load2", len(load2), *place, nbytes, 0, needs))
+                self._add(Op("load2", counts["load2"], *place, nbytes, 0, needs))
                 if ring >= 0:
-                    self._up.emptied(len(load2))
+                    self._up.emptied(counts["load2"])
             free = ()
-        self._loaded[number] = ("load1", len(load1)) if self._unified else ("load2", len(load2))
+        last: Stage = "load1" if self._unified else "load2"
+        self._loaded[number] = last, counts[last]
 
     def _before_load(self, step: int) -> tuple[Need, ...]:
         if self._overlap.loads:
@@ -154,12 +181,12 @@ class ScheduleBuilder:
         return ("mult1", step), *self._all_stored()
 
     def _all_stored(self) -> tuple[Need, ...]:
-        stored = len(self.schedule["store2"])
+        stored = self.counts["store2"]
         return (("store2", stored),) if stored else ()
 
     def _multiply(self, step: Step, unit: WorkUnit) -> None:
         needs: tuple[Need, ...] = ()
-        loads = self._ledger.loads
+        loads = self.ledger.loads
         for number in (step.a, step.b):
             if number >= 0:
                 load = loads[number]
@@ -170,16 +197,15 @@ class ScheduleBuilder:
             if not self._overlap.stores:
                 needs += self._all_stored()
         flops = unit.rect.area * step.kb * self._flops
-        mult1 = self.schedule["mult1"]
         place = (unit.number, step.number, -1, unit.rect, -1)
-        mult1.append(Op("mult1", len(mult1), "C", *place, 0, flops, needs))
+        self._add(Op("mult1", self.counts["mult1"], "C", *place, 0, flops, needs))
 
     def _store(self, unit: WorkUnit) -> None:
         problem = self._plan.problem
         path = problem.c.path
         if path == "resident":
             return
-        store1, store2 = self.schedule["store1"], self.schedule["store2"]
+        counts = self.counts
         drains = self._overlap.c_on_device and not self._unified
         for rect in self._pieces("C", unit.rect):
             ring = -1
@@ -190,12 +216,13 @@ class ScheduleBuilder:
                     needs += empty
                 nbytes = rect.area * self._itemsize
                 place = (unit.number, unit.last, -1, rect, ring)
-                store1.append(Op("store1", len(store1), "C", *place, nbytes, 0, needs))
-                needs = (("store1", len(store1)),)
+                self._add(Op("store1", counts["store1"], "C", *place, nbytes, 0, needs))
+                needs = (("store1", counts["store1"]),)
             if path == "staged":
                 nbytes = rect.area * problem.c.itemsize * (2 if problem.reads_c else 1)
                 place = (unit.number, unit.last, -1, rect, ring)
-                store2.append(Op("store2", len(store2), "C", *place, nbytes, 0, needs))
+                self._add(Op("store2", counts["store2"], "C", *place, nbytes, 0, needs))
                 if drains:
-                    self._down.emptied(len(store2))
-        self._stored[unit.slot] = (("store1", len(store1)) if drains else ("store2", len(store2)),)
+                    self._down.emptied(counts["store2"])
+        last: Stage = "store1" if drains else "store2"
+        self._stored[unit.slot] = ((last, counts[last]),)

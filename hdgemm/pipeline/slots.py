@@ -14,8 +14,9 @@ import numpy as np
 from hdgemm.errors import AllocationError, DoesNotFitError, InputError
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.pipeline.devices.protocol import Block, Tile
-from hdgemm.pipeline.plan import OPERANDS, Rect
+from hdgemm.pipeline.plan import OPERANDS
 from hdgemm.pipeline.slot_cache import SlotCache, slot_groups
+from hdgemm.pipeline.tiles import Rect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.base import Matrix
     from hdgemm.pipeline.devices.protocol import Buffer, Device, HostBuffer
-    from hdgemm.pipeline.plan import Load, Operand, Plan, Slots
+    from hdgemm.pipeline.plan import Operand, Plan, Slots
     from hdgemm.pipeline.slot_cache import Kind
+    from hdgemm.pipeline.tiles import Load
 
 #: The largest piece where staging is device memory and holds whole tiles: one operation stays
 #: short enough to cancel, and long enough for several large requests to the disk.

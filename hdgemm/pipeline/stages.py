@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hdgemm.pipeline.devices.protocol import DONE, Block, view
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.devices.protocol import After, Completion, Device
-    from hdgemm.pipeline.plan import Operand, Plan, WorkUnit
+    from hdgemm.pipeline.plan import Operand, Plan
     from hdgemm.pipeline.schedule import Ledger, Op
     from hdgemm.pipeline.slots import Operands, SlotMemory
+    from hdgemm.pipeline.tiles import WorkUnit
 
 
 #: A resident tile is the whole operand: its blocks are counted from the first element.

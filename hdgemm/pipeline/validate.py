@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from hdgemm.errors import InputError
-from hdgemm.pipeline.plan import OPERANDS, Rect
+from hdgemm.pipeline.plan import OPERANDS, largest_tiles
 from hdgemm.pipeline.slots import piece_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from hdgemm.pipeline.plan import Operand, Plan
+    from hdgemm.pipeline.plan import Plan
 
 #: Bytes and elements are counted in signed 64-bit numbers.
 _MOST: Final = 2**63
 #: Slots of one kind: each is an allocation of its own.
 _MOST_SLOTS: Final = 2**22
+#: Halvings of the last C tile.
+_MOST_HALVINGS: Final = 64
 
 
 class PlanError(InputError):
@@ -31,22 +26,24 @@ class PlanError(InputError):
 def validate(plan: Plan) -> None:
     """Check that a plan stores each element of C once and stays within its limits.
 
-    Takes time in proportion to the plan's units, steps and loads. Raises `PlanError` where an
-    element of C is not computed, not stored, or computed twice; where a step reads what its loads
-    do not cover, a slot is overwritten before its last reader, or more memory is held than allowed.
+    Work units, steps and loads follow from a plan's shape, and fill C and k whatever it is. So the
+    check takes the same time for a plan of any size. Raises `PlanError` where tiles or chunks are
+    empty, a slot does not hold its tiles, an operand has no way to the device or C none back, or
+    more memory is held than allowed.
     """
     try:
         _check_problem(plan)
         _check_counts(plan)
+        _check_numbers(plan)
         _check_paths(plan)
-        _check_units(plan)
-        _check_steps(plan)
+        _check_layout(plan)
         if not plan.in_place:
-            _check_coverage(plan)
             _check_slots(plan)
             _check_staging(plan)
             _check_memory(plan)
-    except (TypeError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, PlanError):
+            raise
         raise PlanError(f"a field of the plan is not a 64-bit whole number: {error}") from error
 
 
@@ -83,183 +80,69 @@ def _check_paths(plan: Plan) -> None:
         raise PlanError("nothing adds beta·C: it moves by DMA, and store2 would add it")
 
 
-def _check_units(plan: Plan) -> None:
-    m, n = plan.problem.m, plan.problem.n
-    in_slot = plan.problem.c.path != "resident"
-    expected_first = 0
-    for number, unit in enumerate(plan.units):
-        if unit.number != number or unit.first != expected_first or unit.last < unit.first:
-            raise PlanError(f"unit {number} should begin at step {expected_first}: {unit}")
-        expected_first = unit.last + 1
-        if in_slot and not 0 <= unit.slot < plan.c_slots.count:
-            raise PlanError(f"unit {number} uses slot {unit.slot} of {plan.c_slots.count}")
-    if expected_first != len(plan.steps):
-        raise PlanError(f"units have {expected_first} steps, the plan {len(plan.steps)}")
-    rects = [*plan.done, *(unit.rect for unit in plan.units)]
-    for rect in rects:
-        if min(rect) < 0 or min(rect.rows, rect.cols) < 1:
-            raise PlanError(f"a tile of C is empty or negative: {rect}")
-        if not Rect(0, 0, m, n).covers(rect):
-            raise PlanError(f"a tile reaches past C ({m}×{n}): {rect}")
-    _check_cover(rects, m, n)
+def _check_numbers(plan: Plan) -> None:
+    layout, slots = plan.layout, (plan.a_slots, plan.b_slots, plan.c_slots, plan.up, plan.down)
+    numbers = [
+        *plan.tile,
+        *(number for each in slots for number in (each.count, each.nbytes)),
+        *(layout.a_depth, layout.b_depth, layout.halvings, layout.quantum, layout.blocks),
+        *(number for run in plan.skipped for number in run),
+        *(plan.host_limit, plan.device_limit),
+    ]
+    for number in numbers:
+        if not isinstance(number, int) or not -_MOST <= number < _MOST:
+            raise PlanError(f"a field of the plan is not a 64-bit whole number: {number!r}")
 
 
-def _check_cover(rects: Sequence[Rect], m: int, n: int) -> None:
-    """Check that the rectangles fill m×n without overlap.
-
-    Rectangles within m×n that have its area and do not overlap fill it.
-    """
-    area = sum(rect.area for rect in rects)
-    if area != m * n:
-        raise PlanError(f"the units hold {area} elements, C has {m * n}")
-    by_column: dict[tuple[int, int], list[Rect]] = {}
-    for rect in rects:
-        by_column.setdefault((rect.col, rect.cols), []).append(rect)
-    strips = sorted(by_column)
-    if any(left[0] + left[1] > right[0] for left, right in pairwise(strips)):
-        _check_disjoint(rects)
-        return
-    for strip in by_column.values():
-        strip.sort()
-        for upper, lower in pairwise(strip):
-            if upper.row + upper.rows > lower.row:
-                raise PlanError(f"units overlap: {upper} and {lower}")
+def _check_layout(plan: Plan) -> None:
+    """Check that C tiles and k-chunks fill C and k, and that loads hold whole chunks."""
+    layout, (mb, nb, kb), k = plan.layout, plan.tile, plan.problem.k
+    if len(plan.tile) != len(OPERANDS) or min(mb, nb, kb) < 1:
+        raise PlanError(f"the extents of a tile must be at least 1, got {plan.tile}")
+    if layout.bars not in ("columns", "rows"):
+        raise PlanError(f"bars are columns or rows, got {layout.bars!r}")
+    for operand, depth in (("A", layout.a_depth), ("B", layout.b_depth)):
+        if depth < 1 or (depth % kb and depth < k):
+            raise PlanError(f"a load of {operand} takes {depth} of k, and steps take {kb}")
+    if not 0 <= layout.halvings <= _MOST_HALVINGS or layout.quantum < 1 or layout.blocks < 1:
+        raise PlanError(
+            f"the last tile is halved {layout.halvings} times by {layout.quantum} rows, "
+            f"{layout.blocks} tiles share their loads"
+        )
+    if layout.blocks > 1 and (plan.overlap.loads or kb < k or layout.bars == "rows"):
+        raise PlanError(f"{layout.blocks} tiles share loads, which takes columns and an uncut k")
+    _check_skipped(plan)
 
 
-def _check_disjoint(rects: Sequence[Rect]) -> None:
-    """Check rectangles that form no columns, in a sweep over rows.
-
-    Those that a row crosses must lie side by side; in any sensible plan they are few.
-    """
-    open_now: list[Rect] = []
-    for rect in sorted(rects):
-        open_now = [other for other in open_now if other.row + other.rows > rect.row]
-        for other in open_now:
-            if rect.col < other.col + other.cols and other.col < rect.col + rect.cols:
-                raise PlanError(f"units overlap: {other} and {rect}")
-        open_now.append(rect)
-
-
-def _check_steps(plan: Plan) -> None:
-    """Check that each unit's chunks fill k, in either direction."""
-    steps = _table(plan.steps, 6)
-    number, unit, k0, kb = (steps[:, i] for i in range(4))
-    own = np.repeat(np.arange(len(plan.units)), [unit.last - unit.first + 1 for unit in plan.units])
-    if (i := _first((number != np.arange(len(steps))) | (unit != own))) is not None:
-        raise PlanError(f"step {i} should be of unit {own[i]}: {plan.steps[i]}")
-    order = np.lexsort((k0, unit))
-    ends = (k0 + kb)[order]
-    first = np.diff(unit, prepend=-1) > 0
-    expected = np.where(first, 0, np.roll(ends, 1))
-    if (i := _first((k0[order] != expected) | (kb[order] < 1))) is not None:
-        raise PlanError(f"unit {unit[i]} takes k from {k0[order][i]}, expected {expected[i]}")
-    last = np.diff(unit, append=len(plan.units)) > 0
-    if (i := _first(last & (ends != plan.problem.k))) is not None:
-        raise PlanError(f"unit {unit[i]} sums {ends[i]} of k = {plan.problem.k}")
-
-
-def _check_coverage(plan: Plan) -> None:
-    """Check that each step finds its block of A and of B in the loads that it names."""
-    steps = _table(plan.steps, 6)
-    rects = _table((unit.rect for unit in plan.units), 4)[steps[:, 1]]
-    k0, kb = steps[:, 2], steps[:, 3]
-    a = np.stack([rects[:, 0], k0, rects[:, 2], kb], axis=1)
-    b = np.stack([k0, rects[:, 1], kb, rects[:, 3]], axis=1)
-    _check_reads(plan, "A", steps[:, 4], a)
-    _check_reads(plan, "B", steps[:, 5], b)
-
-
-def _check_reads(
-    plan: Plan, operand: Operand, reads: NDArray[np.int64], blocks: NDArray[np.int64]
-) -> None:
-    resident = plan.problem.spec(operand).path == "resident"
-    bad = (reads >= 0) if resident else (reads < 0) | (reads >= len(plan.loads))
-    if (i := _first(bad)) is not None:
-        raise PlanError(f"step {i} reads {operand} from load {reads[i]}")
-    if resident:
-        return
-    held = _table((load.rect for load in plan.loads), 4)[reads]
-    inside = (held[:, :2] <= blocks[:, :2]) & (
-        blocks[:, :2] + blocks[:, 2:] <= held[:, :2] + held[:, 2:]
-    )
-    own = _column(load.operand == operand for load in plan.loads)[reads] == 1
-    coming = _column(load.step for load in plan.loads)[reads]
-    if (i := _first(~inside.all(axis=1) | ~own | (coming > np.arange(len(reads))))) is not None:
-        load = plan.loads[reads[i]]
-        raise PlanError(f"step {i} reads {operand} {blocks[i].tolist()}, load {reads[i]} is {load}")
+def _check_skipped(plan: Plan) -> None:
+    """Check that the units left out are some of the plan's, in order."""
+    behind, count = -1, plan.walk.units
+    for first, end in plan.skipped:
+        if not behind < first < end <= count:
+            raise PlanError(f"units {first} to {end} are left out, of {count}; behind {behind}")
+        behind = end
 
 
 def _check_slots(plan: Plan) -> None:
-    """Check that loads are in order, within A and B, fit their slots, and that each is read."""
-    m, n, k = plan.problem.m, plan.problem.n, plan.problem.k
-    is_b = _column(load.operand == "B" for load in plan.loads)
-    slot = _column(load.slot for load in plan.loads)
-    coming = _column(load.step for load in plan.loads)
-    row, col, rows, cols = _table((load.rect for load in plan.loads), 4).T
-    if (i := _first(np.diff(coming) < 0)) is not None:
-        raise PlanError(f"load {i + 1} is for step {coming[i + 1]}, load {i} for {coming[i]}")
-    high, wide = np.where(is_b, k, m), np.where(is_b, n, k)
-    outside = (rows > high - row) | (cols > wide - col) | (np.minimum(row, col) < 0)
-    if (i := _first(outside | (np.minimum(rows, cols) < 1))) is not None:
-        raise PlanError(f"load {i} is empty or reaches past {high[i]}×{wide[i]}: {plan.loads[i]}")
-    counts = np.where(is_b, plan.b_slots.count, plan.a_slots.count)
-    if (i := _first((slot < 0) | (slot >= counts))) is not None:
-        raise PlanError(f"load {i} goes to slot {slot[i]} of {counts[i]}")
-    needed = rows * cols * plan.problem.itemsize
-    sizes = np.where(is_b, plan.b_slots.nbytes, plan.a_slots.nbytes)
-    if (i := _first(needed > sizes)) is not None:
-        raise PlanError(f"load {i} takes {needed[i]} bytes, its slot has {sizes[i]}")
-    # Where several steps read a load, the last assignment names its last reader.
-    steps = _table(plan.steps, 6)
-    last = np.full(len(plan.loads) + 1, -1)
-    last[steps[:, 4]] = last[steps[:, 5]] = steps[:, 0]
-    if (i := _first(last[:-1] < 0)) is not None:
-        raise PlanError(f"load {i} is never read")
-    _check_overwriting(is_b, slot, coming, last[:-1])
-
-
-def _check_overwriting(
-    is_b: NDArray[np.int64],
-    slot: NDArray[np.int64],
-    coming: NDArray[np.int64],
-    last: NDArray[np.int64],
-) -> None:
-    """Check that a slot keeps its tile until the last step that reads it."""
-    order = np.lexsort((np.arange(len(slot)), slot, is_b))
-    before, after = order[:-1], order[1:]
-    same = (slot[before] == slot[after]) & (is_b[before] == is_b[after])
-    if (i := _first(same & (last[before] >= coming[after]))) is not None:
-        old, new = before[i], after[i]
-        raise PlanError(
-            f"load {new} overwrites slot {slot[new]} of {'AB'[is_b[new]]} before step {last[old]} "
-            f"has read load {old}"
-        )
-
-
-def _table(rows: Iterable[tuple[int, ...]], width: int) -> NDArray[np.int64]:
-    return np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, width)
-
-
-def _column(values: Iterable[int]) -> NDArray[np.int64]:
-    return np.fromiter(values, np.int64)
-
-
-def _first(bad: NDArray[np.bool_]) -> int | None:
-    """Return the first place that is true."""
-    return int(np.argmax(bad)) if bad.any() else None
+    """Check that each operand has slots where it moves, and that its largest tile fits one."""
+    for operand, (rows, cols) in largest_tiles(plan).items():
+        slots, spec = plan.slots(operand), plan.problem.spec(operand)
+        if (spec.path == "resident") != (slots.count == 0):
+            raise PlanError(f"{operand} is {spec.path}, and has {slots.count} slots")
+        needed = rows * cols * plan.problem.itemsize
+        if slots.count and needed > slots.nbytes:
+            raise PlanError(f"a tile of {operand} takes {needed} bytes, its slot {slots.nbytes}")
 
 
 def _check_staging(plan: Plan) -> None:
     """Check that what passes through staging finds pieces that hold one stored row."""
-    c = [unit.rect for unit in plan.units] if plan.overlap.c_on_device else []
-    tiles: dict[Operand, list[Rect]] = {"A": [], "B": [], "C": c}
-    for load in plan.loads:
-        tiles[load.operand].append(load.rect)
-    for operand, rects in tiles.items():
+    if plan.device.unified:
+        return
+    for operand, (rows, cols) in largest_tiles(plan).items():
         spec = plan.problem.spec(operand)
-        if spec.path != "staged" or not rects or plan.device.unified:
+        if spec.path != "staged" or (operand == "C" and not plan.overlap.c_on_device):
             continue
-        widest = max(rect.rows if spec.trans else rect.cols for rect in rects)
+        widest = rows if spec.trans else cols
         needed = min(widest, spec.chunk[1] if spec.chunk else widest) * plan.problem.itemsize
         ring = plan.down if operand == "C" else plan.up
         if ring.count < 1 or needed > piece_bytes(plan, operand):
@@ -267,10 +150,6 @@ def _check_staging(plan: Plan) -> None:
 
 
 def _check_memory(plan: Plan) -> None:
-    for unit in plan.units:
-        nbytes = unit.rect.area * plan.problem.itemsize
-        if plan.problem.c.path != "resident" and nbytes > plan.c_slots.nbytes:
-            raise PlanError(f"unit {unit.number} needs {nbytes} of {plan.c_slots.nbytes} bytes")
     if plan.device_bytes > plan.device_limit:
         raise PlanError(
             f"the plan holds {plan.device_bytes} bytes on the device, "

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hdgemm.machine.rates import REQUEST_BYTES
+from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.pipeline.tiles import Rect
+from hdgemm.pipeline.walk import Cut
 from hdgemm.planning.byte_counts import ceil_div, op_extents, round_up
 from hdgemm.planning.storage_chunks import decoded_area
 
@@ -52,8 +55,8 @@ def _transfer(machine: Machine, link: str, seconds: float) -> Cost:
 
 
 def _multiply(plan: Plan, machine: Machine, op: Op) -> Cost:
-    problem, kb = plan.problem, plan.steps[op.step].kb
-    rows, cols = op.rect.rows, op.rect.cols
+    problem, (rows, cols) = plan.problem, op.rect[2:]
+    kb = op.flops // (rows * cols * flops_per_multiply_add(problem.dtype))
     rate = machine.flop_rate(problem.dtype) * machine.efficiency(rows, cols, kb)
     # The device's tiles are padded to its granularity.
     gm, gn, _ = plan.device.granularity
@@ -74,7 +77,7 @@ def _multiply(plan: Plan, machine: Machine, op: Op) -> Cost:
 def _file(plan: Plan, machine: Machine, op: Op) -> Cost:
     problem, rect = plan.problem, op.rect
     spec = problem.spec(op.operand)
-    tile = rect if op.operand == "C" else plan.loads[op.load].rect
+    tile = rect if op.operand == "C" else loaded_tile(plan, op)
     more = decoded_area(problem, op.operand, tile) / tile.area
     if op.stage == "store2":
         one = rect.area * spec.itemsize
@@ -85,6 +88,18 @@ def _file(plan: Plan, machine: Machine, op: Op) -> Cost:
     decoding = more * op.nbytes / machine.decode * spec.encoded
     cores = (requests * machine.request_seconds + decoding) / machine.cores
     return _cost(machine, {"disk": more * seconds, "cores": cores}, decoding)
+
+
+def loaded_tile(plan: Plan, op: Op) -> Rect:
+    """Return the tile of A or B of which an operation loads a piece."""
+    course, (row, col, _, _) = plan.course, op.rect
+    k, walk = course.a if op.operand == "A" else course.b, course.units.walk
+    deep, panels = Cut(walk.chunks.extent, k.depth), course.rows
+    if op.operand == "A":
+        high, wide = panels.span(row // panels.size), deep.span(col // deep.size)
+    else:
+        high, wide = deep.span(row // deep.size), course.cols.span(col // course.cols.size)
+    return Rect(high.start, wide.start, high.length, wide.length)
 
 
 def file_requests(plan: Plan, op: Op) -> int:

@@ -87,9 +87,9 @@ def _hold_bar(plan: Plan) -> Plan:
     The planner cannot foresee this, since it does not know into how small tiles a bar is drawn.
     """
     slots = plan.a_slots
-    depth = next((load.rect.cols for load in plan.loads if load.operand == "A"), 0)
-    if not depth:
+    if not slots.count:
         return plan
+    depth = min(plan.layout.a_depth, plan.problem.k)
     room = plan.device_limit - plan.device_bytes
     if plan.device.unified:
         room = min(room, plan.host_limit - plan.host_bytes)

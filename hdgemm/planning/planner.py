@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections import OrderedDict
 from dataclasses import replace
 from functools import lru_cache
-from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.pipeline.plan import planned_bytes
+from hdgemm.errors import DoesNotFitError
+from hdgemm.pipeline.plan import counts_of
+from hdgemm.pipeline.slots import piece_bytes
 from hdgemm.pipeline.validate import validate
 from hdgemm.planning.build import build_plan, in_place_plan
-from hdgemm.planning.byte_counts import PIECE_BYTES, RING_PIECES
 from hdgemm.planning.case import Case, Limits, case_for
 from hdgemm.planning.expectation import expect
 from hdgemm.planning.member_plan import member_plan
@@ -28,26 +26,23 @@ if TYPE_CHECKING:
 
     from hdgemm.machine.rates import Machine
     from hdgemm.options import Options
-    from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Plan, Problem
-    from hdgemm.planning.pricing import Prices
+    from hdgemm.pipeline.plan import DeviceSpec, Operand, OperandSpec, Plan, Problem
     from hdgemm.planning.shapes import Shape
 
     TileExtents = tuple[int, int, int]
 
-#: The most operations of a plan: the executor's schedule takes a few hundred bytes for each.
-MOST_OPERATIONS: Final = 2_000_000
 #: Bytes of tiles up to which the `host_memory` is found that has room for them.
 _MOST_TILES: Final = 1 << 50
 #: Simulations may take this part of the run that they shorten, and at most so many seconds, at
 #: so many seconds for each operation of a plan that is built and simulated.
 _WORTH: Final = 0.01
-_MOST_SECONDS: Final = 0.3
+_MOST_SECONDS: Final = 0.15
 _OPERATION_SECONDS: Final = 25e-6
 #: A run that takes longer is compared with one that has so many times the memory.
 _SLOW_SECONDS: Final = 10.0
 _MORE: Final = 16
-#: Steps and loads of all cached plans, about 150 bytes each.
-_CACHED_STEPS: Final = 400_000
+#: The plans used last that are kept, about 2 kB each.
+_CACHED_PLANS: Final = 256
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -56,8 +51,7 @@ def plan_for(
 ) -> Plan:
     """Plan a product for one device within the memory allowed: the only way to a plan.
 
-    It reads no file and no clock, and the same arguments give the same plan; it is cached where
-    it is not too large.
+    It reads no file and no clock, and the same arguments give the same plan.
 
     Parameters
     ----------
@@ -79,16 +73,7 @@ def plan_for(
     ------
     DoesNotFitError
         With `requested` for the smallest plan, `available` and `missing`, in bytes of `limit`.
-    InputError
-        When a forced tile cuts the product into too many steps; when no tile is forced and m·n·k
-        is 2**62 or more.
     """
-    volume = problem.m * problem.n * problem.k
-    if options.tile is None and volume >= 1 << 62:  # steps of small tiles exceed 64 bits
-        raise InputError(
-            f"m·n·k is {volume:.3g}, at most 4.6e+18 can be planned: multiply in parts, or give a "
-            "tile"
-        )
     if members == 1 and problem.in_place and device.unified and options.tile is None:
         host = options.host_bytes or machine.host_bytes
         limits = Limits(host, device.limit() or host)
@@ -132,46 +117,13 @@ def _in_host_memory(
     return DoesNotFitError(f"{error}: {enough} are enough", **numbers)
 
 
+@lru_cache(maxsize=_CACHED_PLANS)
 def plan_case(case: Case, tile: TileExtents | None = None) -> Plan:
     """Plan within exactly the limits of a case; a `tile` forces the shape."""
-    plan = _cache.get((case, tile))
-    if plan is None:
-        reachable = replace(case, problem=_reachable(case))
-        plan = _fastest(reachable, shapes_for(reachable, tile))
-        validate(plan)
-        _cache.put((case, tile), plan)
+    reachable = replace(case, problem=_reachable(case))
+    plan = _fastest(reachable, shapes_for(reachable, tile))
+    validate(plan)
     return plan
-
-
-class _PlanCache:
-    """Least-recently-used cache of plans, bounded by their steps and loads."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._plans: OrderedDict[tuple[Case, TileExtents | None], Plan] = OrderedDict()
-        self._steps = 0
-
-    def get(self, key: tuple[Case, TileExtents | None]) -> Plan | None:
-        with self._lock:
-            if key in self._plans:
-                self._plans.move_to_end(key)
-            return self._plans.get(key)
-
-    def put(self, key: tuple[Case, TileExtents | None], plan: Plan) -> None:
-        with self._lock:
-            if key in self._plans or _entries(plan) > _CACHED_STEPS:
-                return
-            self._plans[key] = plan
-            self._steps += _entries(plan)
-            while self._steps > _CACHED_STEPS:
-                self._steps -= _entries(self._plans.popitem(last=False)[1])
-
-
-def _entries(plan: Plan) -> int:
-    return len(plan.steps) + len(plan.loads)
-
-
-_cache: Final = _PlanCache()
 
 
 def _reachable(case: Case) -> Problem:
@@ -198,7 +150,6 @@ def _fastest(case: Case, shapes: Sequence[Shape]) -> Plan:
     many shapes are simulated depends on counts only, so that the same call gives the same plan.
     """
     prices = price(case, Shapes.of(shapes[0]))
-    _check_operations(case, prices)
     first = replace(build_plan(case, shapes[0]), expected=prices.expectation(0))
     left = min(_MOST_SECONDS, _WORTH * float(prices.seconds[0]))
     best: Plan | None = None
@@ -211,26 +162,6 @@ def _fastest(case: Case, shapes: Sequence[Shape]) -> Plan:
         if best is None or _merit(plan) < _merit(best):
             best = plan
     return best or first
-
-
-def _check_operations(case: Case, prices: Prices) -> None:
-    """Refuse staging so small that its pieces give more operations than a schedule can hold."""
-    operations = float(prices.resources["interpreter"][0]) / max(
-        case.machine.operation_seconds, 1e-9
-    )
-    available = case.limits.host
-    if operations <= MOST_OPERATIONS or available >= 2 * RING_PIECES * PIECE_BYTES:
-        return
-    # Most operations move pieces of staging, whose number is inverse to the memory.
-    requested = int(available * operations / MOST_OPERATIONS)
-    raise DoesNotFitError(
-        f"within host_memory = {available} bytes the product takes {operations:.3g} operations, "
-        f"at most {MOST_OPERATIONS} can be planned; raise host_memory to about {requested} bytes",
-        requested=requested,
-        available=available,
-        missing=requested - available,
-        limit="host_memory",
-    )
 
 
 def _warn_if_slow(case: Case, plan: Plan) -> None:
@@ -271,8 +202,16 @@ def _merit(plan: Plan) -> float:
 
 
 def _operations(plan: Plan) -> int:
-    """Estimate the operations of all stages."""
-    whole = len(plan.steps) + 2 * len(plan.loads) + 2 * len(plan.units)
-    if whole * _OPERATION_SECONDS > _MOST_SECONDS:
-        return whole
-    return whole + sum(planned_bytes(plan).values()) // PIECE_BYTES
+    """Estimate the operations of all stages: steps, and the pieces of loaded and stored tiles."""
+    course, itemsize = plan.course, plan.problem.itemsize
+    a, b = course.loaded("A"), course.loaded("B")
+    moved: tuple[tuple[Operand, int, int], ...] = (
+        ("A", *a),
+        ("B", *b),
+        ("C", course.units.length, plan.elements),
+    )
+    pieces = sum(
+        max(tiles, elements * itemsize // piece_bytes(plan, operand))
+        for operand, tiles, elements in moved
+    )
+    return counts_of(plan).steps + 2 * pieces

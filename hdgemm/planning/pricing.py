@@ -6,6 +6,7 @@ operation by operation; tests compare the two.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 #: The weight of a second in which a transfer is busy beside a second of the run. Rates are never
 #: known exactly, so of plans about equally fast the one that moves less is preferred.
 CAUTION: Final = 0.02
+#: All of a unit.
+WHOLE: Final = 1.0
 
 
 class Prices(NamedTuple):
@@ -73,20 +76,18 @@ class _Pricing:
 
     def prices(self) -> Prices:
         """Add up the seconds of the units of each kind, and of the run's two ends."""
-        names = (*STAGES, *RESOURCES)
-        totals: Busy = {name: np.zeros(len(self.shapes.mb)) for name in names}
         paced = np.zeros(len(self.shapes.mb))
         a, b = (
             unit_loads(self.problem, self.shapes, operand, reuse=self.overlap.loads)
             for operand in ("A", "B")
         )
         multiply = self._multiply()
-        unit: Busy = {}
+        loads = [0.0 * paced, 0.0 * paced]
         for count, a_loads, b_loads in zip(self.counts, a, b, strict=True):
-            unit = self._unit(multiply, a_loads, b_loads)
-            for name in names:
-                totals[name] = totals[name] + count * unit[name]
-            paced = paced + count * self._pace(unit)
+            paced = paced + count * self._pace(self._unit(multiply, a_loads, b_loads))
+            loads = [loads[0] + count * a_loads, loads[1] + count * b_loads]
+        units = 1.0 * self.units
+        totals = self._unit(multiply, loads[0], loads[1], part=units, stored=units)
         if self.overlap.loads:
             paced = paced + self._prologue() + self._bursts(multiply["mult1"], a.unit, b.unit)
             paced = paced + self._taper(multiply, a, b) + self._epilogue()
@@ -98,7 +99,7 @@ class _Pricing:
         multiply: Busy,
         a_loads: Seconds,
         b_loads: Seconds,
-        part: Seconds = 1.0,
+        part: Seconds = WHOLE,
         stored: Seconds = 1.0,
     ) -> Busy:
         """Return the seconds of every stage and resource for one unit with so many loads.
@@ -106,7 +107,7 @@ class _Pricing:
         `part` is the part of a unit that is multiplied, `stored` the part of a C tile that is
         stored meanwhile.
         """
-        unit = {name: part * seconds for name, seconds in multiply.items()}
+        unit = dict(multiply) if part is WHOLE else {n: part * s for n, s in multiply.items()}
         counts = (a_loads, b_loads, stored)
         for count, tile in zip(counts, self.tiles.values(), strict=True):
             for name, seconds in tile.items():
@@ -153,7 +154,7 @@ class _Pricing:
     def _pace(self, unit: Busy) -> Seconds:
         """Return the seconds of one unit in the steady run: the longest of what overlaps."""
         if self.overlap.loads:
-            return np.max(np.stack(list(unit.values())), axis=0)
+            return reduce(np.maximum, unit.values())
         loading = np.maximum(unit["load1"], unit["load2"])
         alone = unit["mult1"] + unit["store2"]
         if not self.overlap.stores:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from hdgemm.errors import InputError
 from hdgemm.planning.byte_counts import PIECE_BYTES, ceil_div, does_not_fit
 from hdgemm.planning.pricing import price
-from hdgemm.planning.shapes import BLOCKS, Shape, Shapes, grid, least_need, load_depths
+from hdgemm.planning.shapes import BLOCKS, Shape, Shapes, grid, least_need, load_depths, smallest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,24 +36,27 @@ _FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (
 #: How often the last C tile may be halved.
 _HALVINGS: Final = (0, 1, 2, 3, 4, 5)
 #: Shapes that are priced a second time, a third time, and that the simulation may choose from.
-_BETTER: Final = 10_000
+_BETTER: Final = 2_000
 _SHORTLIST: Final = 200
 _TRIALS: Final = 32
 #: Shapes whose prices are in memory at once: some 10 MB.
 _BATCH: Final = 8192
-#: The most steps of a plan. Planning takes about 10 µs and 800 bytes for each.
-MOST_STEPS: Final = 500_000
+#: A step takes more than `_DEEPEST_STEP` of k where k would be cut into more steps than this.
+_MANY_STEPS: Final = 500_000
+#: Bytes from which on a tile is larger than any memory: its bytes may exceed 64 bits.
+_TOO_LARGE: Final = 2.0**58
 
 
 def shapes_for(case: Case, tile: TileExtents | None) -> list[Shape]:
     """Return shapes that fit, best first; only one where a `tile` is forced. `DoesNotFitError` when
-    none fits, `InputError` when the forced tile cuts the product into too many steps.
+    none fits.
     """
     if tile is not None:
         return [_forced(case, tile)]
     found = search(case)
     if not found:
-        raise does_not_fit(case, least_need(case, _smallest(case)), "the smallest plan", "")
+        tiny = smallest(case.problem, case.device, 1, case.problem.k)
+        raise does_not_fit(case, least_need(case, tiny.shape(0)), "the smallest plan", "")
     return [_blocked(case, shape) for shape in found]
 
 
@@ -67,6 +69,9 @@ def search(case: Case) -> list[Shape]:
     tries = [(_SLOTS, 2)] if overlap.loads else []
     tries += [(_ALONE, 2 if overlap.stores else 1), (_ALONE, 1)]
     for least in _LEAST_EXTENTS:
+        tiny = smallest(case.problem, case.device, least, _deepest(case.problem, least))
+        if not least_need(case, tiny).fits(case):
+            continue
         for slots, c_slots in tries:
             best = _best(case, fitting(case, least, slots, c_slots))
             if best is not None and slots is _SLOTS:
@@ -75,20 +80,6 @@ def search(case: Case) -> list[Shape]:
             if best is not None:
                 return _shortlist(case, *best)
     return []
-
-
-def _smallest(case: Case) -> Shape:
-    """Return the shape of at most `MOST_STEPS` steps that exceeds the limits by the least."""
-    problem, found = case.problem, []
-    for base in grid(problem, case.device, 1, problem.k):
-        few = base.take(base.steps(problem) <= MOST_STEPS)
-        one = np.ones_like(few.mb)
-        shapes = few._replace(a_slots=one, b_slots=one, c_slots=one)
-        missing = least_need(case, shapes).missing(case)
-        if len(missing):
-            index = int(np.argmin(missing))
-            found.append((int(missing[index]), shapes.shape(index)))
-    return min(found, key=lambda pair: pair[0])[1]
 
 
 def _best(case: Case, parts: Iterable[Shapes]) -> tuple[Shapes, Seconds] | None:
@@ -131,9 +122,19 @@ def fitting(case: Case, least: int, slots: SlotChoices, c_slots: int) -> Iterato
     """Yield all shapes with extents from `least` up that fit with these slots, in parts."""
     problem = case.problem
     for base in grid(problem, case.device, least, _deepest(problem, least)):
-        found = _with_slots(case, base.take(base.steps(problem) <= MOST_STEPS), slots, c_slots)
+        found = _with_slots(case, _possible(case, base), slots, c_slots)
         if len(found.mb):
             yield found
+
+
+def _possible(case: Case, shapes: Shapes) -> Shapes:
+    """Return the shapes whose tiles are small enough to count their bytes in 64 bits."""
+    m, n, k = case.problem.m, case.problem.n, case.problem.k
+    if max(m * n, n * k, m * k) * case.problem.itemsize < _TOO_LARGE:
+        return shapes
+    sides = shapes.extents(case.problem).values()
+    areas = [rows.astype(float) * cols for rows, cols in sides]
+    return shapes.take(np.max(areas, axis=0) * case.problem.itemsize < _TOO_LARGE)
 
 
 def _with_slots(case: Case, base: Shapes, slots: SlotChoices, c_slots: int) -> Shapes:
@@ -158,7 +159,7 @@ def _with_slots(case: Case, base: Shapes, slots: SlotChoices, c_slots: int) -> S
 def _deepest(problem: Problem, least: int) -> int:
     """Return the most that a step may take of k: more where its tiles of A and B are small."""
     row = (min(problem.m, least) + min(problem.n, least)) * problem.itemsize
-    return max(_DEEPEST_STEP, PIECE_BYTES // row, 16 * problem.k // MOST_STEPS)
+    return max(_DEEPEST_STEP, PIECE_BYTES // row, 16 * problem.k // _MANY_STEPS)
 
 
 def _fill(case: Case, shapes: Shapes, *, grow_a: bool) -> Shapes:
@@ -178,39 +179,12 @@ def _fill(case: Case, shapes: Shapes, *, grow_a: bool) -> Shapes:
 
 def _forced(case: Case, tile: TileExtents) -> Shape:
     """Return the best shape that fits and has this tile."""
-    problem = case.problem
-    _check_steps(problem, tile)
     shapes = list(_forced_shapes(case, tile))
     for shape in shapes:
         if least_need(case, shape).fits(case):
             return _fastest(case, shape)
     need, advice = least_need(case, shapes[-1]), " or let the planner choose the tile"
     raise does_not_fit(case, need, f"the tile {tile}", advice)
-
-
-def _check_steps(problem: Problem, tile: TileExtents) -> None:
-    """Refuse a tile that cuts a product into more steps than are planned."""
-
-    def steps(times: int) -> int:
-        mb, nb, kb = (extent * times for extent in tile)
-        return int(ceil_div(problem.m, mb) * ceil_div(problem.n, nb) * ceil_div(problem.k, kb))
-
-    if steps(1) <= MOST_STEPS:
-        return
-    times = 2
-    while steps(times) > MOST_STEPS:
-        times += 1 + times // 64
-    enough = tuple(
-        min(extent * times, whole)
-        for extent, whole in zip(tile, (problem.m, problem.n, problem.k), strict=True)
-    )
-    raise InputError(
-        f"the tile {tile} cuts the product into {steps(1)} steps, at most {MOST_STEPS} can be "
-        f"planned; the tile {enough} needs {steps(times)}",
-        steps=steps(1),
-        most_steps=MOST_STEPS,
-        tile=enough,
-    )
 
 
 def _forced_shapes(case: Case, tile: TileExtents) -> Iterator[Shape]:

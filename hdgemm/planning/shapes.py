@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.pipeline.plan import DeviceSpec, Operand, Problem
+    from hdgemm.pipeline.tiles import Bars
     from hdgemm.planning.byte_counts import Count
     from hdgemm.planning.case import Case
-    from hdgemm.planning.order import Bars
 
 #: Numbers of parts into which a dimension is cut: all small ones, then in ratios near 1.2.
 _PARTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
+#: Parts from which on their numbers are in ratios near 1.5.
+_MANY_PARTS: Final = 256
 #: Large extents are rounded up to this: whole vectors, whole disk blocks.
 _ROUND: Final = 64
 #: C tiles into which one work unit of the paper is cut (HDGEMM, section 4.3.2: four stores run
@@ -135,11 +137,6 @@ class Shapes(NamedTuple):
         a, b, c = (0 * count if spec.path == "resident" else count for count, spec in counts)
         return a, b, c
 
-    def steps(self, problem: Problem) -> Count:
-        """Return how many steps the product has, parts of a halved tile left out."""
-        units = ceil_div(problem.m, self.mb) * ceil_div(problem.n, self.nb)
-        return units * ceil_div(problem.k, self.kb)
-
     def halved(self, times: int) -> Shapes:
         """Return the same shapes with the last C tile halved so often."""
         return self._replace(halvings=np.full_like(self.mb, times))
@@ -174,7 +171,7 @@ def sizes(extent: int, least: int, quantum: int) -> list[int]:
     """List tile extents for a dimension, largest first, down to `least` or the whole of it."""
     parts = list(_PARTS)
     while extent // parts[-1] > least:
-        parts.append(parts[-1] * 5 // 4)
+        parts.append(parts[-1] * 5 // 4 if parts[-1] < _MANY_PARTS else parts[-1] * 3 // 2)
     found = {min(extent, _rounded(ceil_div(extent, part), quantum)) for part in parts}
     return sorted((size for size in found if size >= min(least, extent)), reverse=True)
 
@@ -199,14 +196,10 @@ def grid(problem: Problem, device: DeviceSpec, least: int, most_kb: int) -> Iter
     Extents of chunked operands are those at which chunks end. Loads deeper than a step are tried
     for files only, where they read whole rows.
     """
-    # A tile below the granularity saves staging, though no slot.
-    gm, gn, gk = device.granularity if least > 1 else (1, 1, 1)
-    m, n, k = (chunk_along(problem, dimension) for dimension in ("m", "n", "k"))
-    chunks = align_all(depths(problem.k, least, gk), k, problem.k)
-    short = [kb for kb in chunks if kb <= most_kb] or chunks[-1:]
+    high, wide, short = _extents(problem, device, least, most_kb)
     axes = np.meshgrid(
-        align_all(sizes(problem.m, least, gm), m, problem.m),
-        align_all(sizes(problem.n, least, gn), n, problem.n),
+        high,
+        wide,
         _deepenings(problem, "A"),
         _deepenings(problem, "B"),
         [0, 1],
@@ -218,6 +211,27 @@ def grid(problem: Problem, device: DeviceSpec, least: int, most_kb: int) -> Iter
         kb = np.full_like(mb, size)
         a_depth, b_depth = _depth(problem, "A", kb, a_deep), _depth(problem, "B", kb, b_deep)
         yield Shapes(mb, nb, kb, a_depth, b_depth, rows, none, none, none, none)
+
+
+def smallest(problem: Problem, device: DeviceSpec, least: int, most_kb: int) -> Shapes:
+    """Return the smallest shape of the grid, with one slot of each: no other one needs less."""
+    mb, nb, kb = (min(axis) for axis in _extents(problem, device, least, most_kb))
+    return Shapes.of(Shape((mb, nb, kb), kb, kb, (1, 1, 1)))
+
+
+def _extents(
+    problem: Problem, device: DeviceSpec, least: int, most_kb: int
+) -> tuple[list[int], list[int], list[int]]:
+    """List the rows and columns of C tiles and the chunks of k of the grid."""
+    # A tile below the granularity saves staging, though no slot.
+    gm, gn, gk = device.granularity if least > 1 else (1, 1, 1)
+    m, n, k = (chunk_along(problem, dimension) for dimension in ("m", "n", "k"))
+    chunks = align_all(depths(problem.k, least, gk), k, problem.k)
+    return (
+        align_all(sizes(problem.m, least, gm), m, problem.m),
+        align_all(sizes(problem.n, least, gn), n, problem.n),
+        [kb for kb in chunks if kb <= most_kb] or chunks[-1:],
+    )
 
 
 def _depth(

@@ -15,7 +15,8 @@ from hdgemm.planning.byte_counts import op_extents, round_up
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hdgemm.pipeline.plan import Operand, OperandSpec, Problem, Rect
+    from hdgemm.pipeline.plan import Operand, OperandSpec, Problem
+    from hdgemm.pipeline.tiles import Rect
 
 Dimension = Literal["m", "n", "k"]
 

@@ -9,10 +9,10 @@ from hdgemm.pipeline.plan import STAGES, bytes_of, flops_per_multiply_add
 from hdgemm.run.split_report import Dropped, Share, SplitReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from hdgemm.pipeline.dynamic_schedule import Batch
-    from hdgemm.pipeline.plan import Plan, Rect, Stage
+    from hdgemm.pipeline.plan import Operand, Plan, Stage
+    from hdgemm.pipeline.tiles import Rect
     from hdgemm.pipeline.timeline import Timeline
     from hdgemm.run.balance import Refusal
     from hdgemm.run.shared_pool import SharedPool
@@ -78,12 +78,13 @@ def _busy(timeline: Timeline | None) -> float:
 
 
 def moved_bytes(
-    plans: Mapping[str, Plan], batches: Mapping[str, Sequence[Batch]]
+    plans: Mapping[str, Plan], elements: Mapping[str, Mapping[Operand, int]]
 ) -> dict[Stage, int]:
-    """Return the bytes that each stage was to move for the tiles that were drawn."""
+    """Return the bytes that each stage was to move for the units that were drawn: `elements` of
+    each operand, by device.
+    """
     moved: Counter[Stage] = Counter(dict.fromkeys(STAGES, 0))
     for name, plan in plans.items():
-        for batch in batches[name]:
-            rect = batch.unit.rect
-            moved.update(bytes_of(plan, batch.loads, rect.area))
+        drawn = elements[name]
+        moved.update(bytes_of(plan, drawn["A"], drawn["B"], drawn["C"]))
     return dict(moved)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.run.regions import remainder, split
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from hdgemm.durable.journaled_matrix import JournaledMatrix
 from hdgemm.durable.place import ResultPlace
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.fingerprint import home_of
-from hdgemm.pipeline.plan import Rect, from_json
+from hdgemm.pipeline.plan import from_json
 from hdgemm.pipeline.slots import pieces_of
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.pipeline.timeline import Timeline
 from hdgemm.planning.resume import remaining
 from hdgemm.report import Resumption, build_report

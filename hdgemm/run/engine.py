@@ -16,6 +16,7 @@ from hdgemm.machine.peak_memory import PeakMemory
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, Overlap, Plan, planned_bytes
 from hdgemm.pipeline.timeline import Timeline, both
+from hdgemm.pipeline.walk import Layout
 from hdgemm.planning.case import checks_for
 from hdgemm.progress import ProgressMeter, Work
 from hdgemm.report import build_report
@@ -272,9 +273,7 @@ def _scale(product: Product, watch: Watch) -> Report:
         Overlap(),
         (0, 0, 0),
         *none,
-        (),
-        (),
-        (),
+        Layout(0, 0),
         0,
         0,
         in_place=True,

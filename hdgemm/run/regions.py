@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from hdgemm.errors import InputError
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.progress import TileGrid
 
 if TYPE_CHECKING:

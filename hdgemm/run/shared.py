@@ -15,7 +15,6 @@ from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.pipeline.sync import Worker, run_all
 from hdgemm.planning.case import checks_for
-from hdgemm.planning.reuse import DrawnUnits
 from hdgemm.run import balance
 from hdgemm.run.accounting import describe_split, moved_bytes
 from hdgemm.run.learned_rates import Learned, learn_alone
@@ -27,8 +26,9 @@ if TYPE_CHECKING:
 
     from hdgemm.options import Options
     from hdgemm.pipeline.abft import CheckedTiles
-    from hdgemm.pipeline.plan import Plan, Rect, Stage
+    from hdgemm.pipeline.plan import Plan, Stage
     from hdgemm.pipeline.slots import Operands
+    from hdgemm.pipeline.tiles import Rect
     from hdgemm.pipeline.timeline import Event, Observer, Timeline
     from hdgemm.product.product import Product
     from hdgemm.progress import TileGrid
@@ -115,9 +115,7 @@ class SharedRun:
         return tuple(sorted(events, key=lambda event: event.start))
 
     def _feed(self, member: Member) -> PoolFeed:
-        resident = member.plan.problem.c.path == "resident"
-        increment = DrawnUnits(member.plan)
-        return PoolFeed(self._shared, member.name, increment, in_place=resident)
+        return PoolFeed(self._shared, member.name, member.plan)
 
     def _pass_on_cancel(self) -> None:
         if self._caller is not None and self._caller.is_set():
@@ -182,7 +180,7 @@ class SharedRun:
         """Say whether a device that updated C in place may have overwritten an old C."""
         problem = self._members[name].plan.problem
         in_place = problem.c.path == "resident"
-        return in_place and problem.reads_c and bool(self._feeds[name].batches)
+        return in_place and problem.reads_c and bool(self._feeds[name].units)
 
     def _end(self, error: BaseException) -> None:
         with self._lock:
@@ -194,7 +192,7 @@ class SharedRun:
     def planned_bytes(self) -> Mapping[Stage, int]:
         """Return the bytes that each stage was to move for the tiles that were drawn."""
         plans = {name: member.plan for name, member in self._members.items()}
-        return moved_bytes(plans, {name: feed.batches for name, feed in self._feeds.items()})
+        return moved_bytes(plans, {name: feed.elements for name, feed in self._feeds.items()})
 
     def checks(self) -> CheckedTiles | None:
         """Return the result of the tile checks; None where none were asked for."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.matrices.base import Wrapper
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.pipeline.slot_reuse import DrawnUnits
+from hdgemm.pipeline.tiles import Rect, WorkUnit
 from hdgemm.run.balance import Wait
 from hdgemm.run.regions import Cells
 
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.matrices.base import Matrix
-    from hdgemm.pipeline.dynamic_schedule import Batch
+    from hdgemm.pipeline.plan import Operand, Plan
+    from hdgemm.pipeline.slot_reuse import Batch
     from hdgemm.pipeline.timeline import Event
-    from hdgemm.planning.reuse import DrawnUnits
     from hdgemm.progress import TileGrid
     from hdgemm.run.balance import Pool, Refusal
 
@@ -160,18 +162,19 @@ class SharedPool:
 class PoolFeed:
     """One device's end of the pool; implements `dynamic_schedule.Feed`.
 
-    `in_place` says that the device multiplies directly into the caller's C.
+    Its units have the tile, the slots and the paths of the device's plan.
     """
 
-    def __init__(
-        self, shared: SharedPool, name: str, increment: DrawnUnits, *, in_place: bool
-    ) -> None:
+    def __init__(self, shared: SharedPool, name: str, plan: Plan) -> None:
         self._shared = shared
         self._name = name
-        self._increment = increment
-        self._in_place = in_place
+        self._increment = DrawnUnits(plan.course)
+        self._in_place = plan.problem.c.path == "resident"
         self._stopped = False
-        self.batches: list[Batch] = []
+        self._per_element = plan.problem.k * flops_per_multiply_add(plan.problem.dtype)
+        self.units: list[WorkUnit] = []
+        #: Elements of A, B and C that the drawn units load and compute.
+        self.elements: dict[Operand, int] = {"A": 0, "B": 0, "C": 0}
 
     def draw(self) -> Batch | None:
         """Draw a tile and return the unit that computes it."""
@@ -179,7 +182,10 @@ class PoolFeed:
         if rect is None:
             return None
         batch = self._increment.append(rect)
-        self.batches.append(batch)
+        self.units.append(batch.unit)
+        self.elements["C"] += rect.area
+        for load in batch.loads:
+            self.elements[load.operand] += load.rect.area
         return batch
 
     def stop(self) -> None:
@@ -191,9 +197,7 @@ class PoolFeed:
         """Measure mult1; where C is used in place, a multiplied tile is a stored tile."""
         if event.stage != "mult1":
             return
-        unit, steps, _ = self.batches[event.unit]
-        part = steps[event.step - unit.first].kb / sum(step.kb for step in steps)
-        elements = part * unit.rect.rows * unit.rect.cols
+        unit, elements = self.units[event.unit], event.flops / self._per_element
         self._shared.multiplied(self._name, elements, event.end - event.start)
         if self._in_place and event.step == unit.last:
             self._shared.stored(self._name, unit.rect)

@@ -11,7 +11,7 @@ from hdgemm.units import format_duration, format_speed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hdgemm.pipeline.plan import Rect
+    from hdgemm.pipeline.tiles import Rect
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from pydantic import (
 from hdgemm.dtypes import DTypeName  # noqa: TC001  (Pydantic reads it)
 from hdgemm.errors import InputError
 from hdgemm.options import parse_size
-from hdgemm.planning.search import MOST_STEPS
 from hdgemm.server.tables import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ class JobOptions(Strict):
     )
     tile: Annotated[
         Annotated[list[TileExtent], Field(min_length=3, max_length=3)] | None,
-        Field(description=f"Extents along m, n and k, which make at most {MOST_STEPS} steps."),
+        Field(description="Extents along m, n and k."),
     ] = None
     verify: bool | Literal["tiles"] = False
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from hdgemm.cli.cluster import LiveMap, show_cluster_progress
 from hdgemm.cluster.connection import open_cluster
 from hdgemm.errors import InputError
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.progress import Progress, TileGrid
 from hdgemm.run.regions import Cells
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdgemm.cluster.blocks import BlockPool, Costs
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 
 
 def pool_of(shape, rates, **arguments):

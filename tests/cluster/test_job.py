@@ -11,7 +11,7 @@ from hdgemm.cluster.recorder import Recorder
 from hdgemm.cluster.references import Reference
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.options import Options
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.progress import Watch
 from hdgemm.run.session import Session
 from tests.reference import assert_close_in_eps

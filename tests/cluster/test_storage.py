@@ -19,7 +19,7 @@ from hdgemm.cluster.references import FileReference, StoreReference
 from hdgemm.errors import InputError
 from hdgemm.matrices.filelocks import lock_for_writing
 from hdgemm.options import Options
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 from tests.reference import assert_close_in_eps
 
 distributed = pytest.importorskip("distributed")

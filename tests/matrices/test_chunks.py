@@ -15,8 +15,9 @@ import hdgemm
 from hdgemm.machine.rates import Machine
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.rectangles import RectangleMatrix
-from hdgemm.pipeline.plan import OperandSpec, Problem, Rect
+from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.pipeline.slots import pieces
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.planning.shapes import Shape, Shapes
 from hdgemm.planning.storage_chunks import aligned, chunk_along, decoded_area
 from hdgemm.planning.tile_costs import decoded_ratio
@@ -65,7 +66,7 @@ def expected(plan, operand):
     """Count for each chunk the loads whose tile has elements of it."""
     spec = plan.problem.spec(operand)
     counts = Counter()
-    for load in plan.loads:
+    for load in plan.course.loads():
         if load.operand == operand:
             r = load.rect
             stored = Rect(r.col, r.row, r.cols, r.rows) if spec.trans else r
@@ -140,7 +141,7 @@ def test_no_chunk_is_decoded_more_often_than_the_plan_says(tmp_path, plans, kind
         if exact:
             assert store.counts == says
             # Each chunk is in one tile, so that this is as often as that tile is loaded.
-            loads = Counter(load.rect for load in plan.loads if load.operand == operand)
+            loads = Counter(load.rect for load in plan.course.loads() if load.operand == operand)
             assert sum(says.values()) == sum(
                 times * len(list(touched(rect, chunk))) for rect, times in loads.items()
             )

@@ -17,8 +17,9 @@ from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.pipeline.plan import OperandSpec, Problem, Rect
+from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.pipeline.slots import pieces
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.planning.storage_chunks import decoded_area
 from hdgemm.product.aliasing import overlaps, same_elements
 from tests.matrices.test_chunks import CountingDataset

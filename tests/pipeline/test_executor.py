@@ -17,10 +17,10 @@ from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.base import Wrapper
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
-from hdgemm.pipeline.dynamic_schedule import Batch
 from hdgemm.pipeline.executor import run_plan
-from hdgemm.pipeline.plan import STAGES, OperandSpec, Problem, Slots, planned_bytes
+from hdgemm.pipeline.plan import STAGES, OperandSpec, Problem, Slots, counts_of, planned_bytes
 from hdgemm.pipeline.schedule import build_schedule
+from hdgemm.pipeline.slot_reuse import Batch
 from hdgemm.pipeline.slots import Operands
 from hdgemm.planning.build import build_plan
 from hdgemm.planning.case import Case as PlanCase
@@ -244,7 +244,7 @@ def test_cancelling_stops_within_an_operation_per_lane():
     with pytest.raises(CancelledRunError):
         case.run(device, observer=observer, cancel=cancel)
     assert device.buffers == 0
-    assert len(seen) < len(case.plan.steps) // 4
+    assert len(seen) < counts_of(case.plan).steps // 4
     device.close()
 
 
@@ -353,15 +353,14 @@ class PlanFeed:
     def __init__(self, plan):
         self.plan = plan
         self.left = list(plan.units)
+        self.planned = list(plan.course.planned())
         self.stopped = False
 
     def draw(self):
         if not self.left or self.stopped:
             return None
         unit = self.left.pop(0)
-        steps = self.plan.steps[unit.first : unit.last + 1]
-        loads = [load for load in self.plan.loads if unit.first <= load.step <= unit.last]
-        return Batch(unit, steps, tuple(loads))
+        return Batch(unit, tuple(p for p in self.planned if p.unit == unit))
 
     def stop(self):
         self.stopped = True

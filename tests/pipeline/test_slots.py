@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from hdgemm.machine.rates import HOST
 from hdgemm.options import Options
-from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem, Rect, Slots
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem, Slots
 from hdgemm.pipeline.slots import pieces_of
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.planning.planner import plan_for
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, OperandSpec, Problem, Rect, Slots
+from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, OperandSpec, Problem, Slots
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.validate import PlanError, validate
 from hdgemm.planning.build import build_plan
@@ -73,35 +73,25 @@ def test_page_locked_c_takes_no_beta():
         validate(built(("staged", "direct", "direct"), reads_c=True))
 
 
-def unit(plan, **changes):
-    return replace(plan, units=(plan.units[0]._replace(**changes), *plan.units[1:]))
-
-
-def load(plan, rect):
-    return replace(plan, loads=(plan.loads[0]._replace(rect=rect), *plan.loads[1:]))
-
-
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("changes", "message"),
     [
-        (lambda plan: unit(plan, slot=-1), "slot -1"),
-        (lambda plan: unit(plan, rect=Rect(0, 0, 3, 4.5)), "overlap|elements|whole number"),
-        (lambda plan: unit(plan, rect=Rect(0, 0, 3, "4")), "whole number"),
-        (lambda plan: replace(plan, units=plan.units[1:]), "unit 0"),
-        (lambda plan: replace(plan, done=(Rect(7, 6, 3, 4),), units=plan.units), "past C"),
-        (lambda plan: load(plan, Rect(0, 0, 9, 5)), "reaches past 7×5"),
-        (lambda plan: load(plan, Rect(-1, 0, 5, 5)), "reaches past"),
-        (lambda plan: load(plan, Rect(0, 0, 2**70, 5)), "64-bit"),
-        (lambda plan: replace(plan, up=NO_SLOTS), "a row of A"),
-        (lambda plan: replace(plan, down=NO_SLOTS), "a row of C"),
-        (lambda plan: replace(plan, down=Slots(4, 31)), "a row of C takes 32 bytes"),
-        (lambda plan: replace(plan, in_place=True), "in place"),
-        (lambda plan: replace(plan, problem=replace(plan.problem, m=2**61)), "2\\^63 bytes"),
-        (lambda plan: replace(plan, problem=replace(plan.problem, k=0)), "at least 1"),
+        ({"tile": (3, 4.5, 2)}, "whole number"),
+        ({"tile": (3, "4", 2)}, "whole number"),
+        ({"tile": (3, 2**70, 2)}, "64-bit"),
+        ({"skipped": ((0, 7),)}, "of 6"),
+        ({"c_slots": NO_SLOTS}, "has 0 slots"),
+        ({"a_slots": Slots(2, 95)}, "a tile of A takes 96 bytes, its slot 95"),
+        ({"up": NO_SLOTS}, "a row of A"),
+        ({"down": NO_SLOTS}, "a row of C"),
+        ({"down": Slots(4, 31)}, "a row of C takes 32 bytes"),
+        ({"in_place": True}, "in place"),
+        ({"problem": Problem(2**61, 6, 5)}, "2\\^63 bytes"),
+        ({"problem": Problem(7, 6, 0)}, "at least 1"),
     ],
 )
-def test_a_spoilt_plan_does_not_pass(spoil, message):
+def test_a_spoilt_plan_does_not_pass(changes, message):
     plan = built()
     validate(plan)
     with pytest.raises(PlanError, match=message):
-        validate(spoil(plan))
+        validate(replace(plan, **changes))

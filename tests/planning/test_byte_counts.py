@@ -112,8 +112,8 @@ def test_bytes_of_each_stage():
         M, N, K, dtype="float64", a=OperandSpec(itemsize=4), c=OperandSpec(itemsize=4), reads_c=True
     )
     plan = plan_for(problem, Options(tile=(MB, NB, KB)), GPU, Machine())
-    a_area = sum(x.rect.rows * x.rect.cols for x in plan.loads if x.operand == "A")
-    b_area = sum(x.rect.rows * x.rect.cols for x in plan.loads if x.operand == "B")
+    a_area = sum(x.rect.rows * x.rect.cols for x in plan.course.loads() if x.operand == "A")
+    b_area = sum(x.rect.rows * x.rect.cols for x in plan.course.loads() if x.operand == "B")
     assert planned_bytes(plan) == {
         "load1": a_area * 4 + b_area * 8,
         "load2": (a_area + b_area) * 8,

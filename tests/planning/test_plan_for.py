@@ -7,7 +7,7 @@ import pytest
 from hdgemm.errors import DoesNotFitError
 from hdgemm.machine.rates import H200, HOST
 from hdgemm.options import Options
-from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Plans, Problem
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Plans, Problem, counts_of
 from hdgemm.pipeline.validate import validate
 from hdgemm.planning.case import case_for
 from hdgemm.planning.planner import plan_for
@@ -104,7 +104,6 @@ def test_a_member_s_plan_leaves_tiles_to_balance_with(members):
     assert (plan.problem.m, plan.problem.n) == (n, n)
     assert plan.tile[0] <= max(256, -(-n // (2 * members)))
     assert plan.tile[1] <= n // 2
-    # The units are those of a part of C, the expectation is for all of it.
     assert plan.expected is not None
     assert plan.expected.seconds >= plan.problem.flops / H200.flop_rate("float64") / 2
     text = str(Plans([plan] * members))
@@ -116,6 +115,6 @@ def test_a_product_in_place_is_one_call():
     problem = Problem(60, 50, 40, a=RESIDENT, b=RESIDENT, c=RESIDENT)
     plan = plan_for(problem, Options(), DeviceSpec(), HOST)
     assert plan.in_place
-    assert (len(plan.units), len(plan.steps), plan.host_bytes) == (1, 1, 0)
+    assert (counts_of(plan)[1:], plan.host_bytes) == ((1, 1, 0), 0)
     assert not plan_for(problem, Options(tile=(16, 16, 16)), DeviceSpec(), HOST).in_place
     assert not plan_for(problem, Options(), DeviceSpec(), HOST, members=2).in_place

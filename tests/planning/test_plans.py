@@ -15,12 +15,15 @@ from hdgemm.pipeline.plan import (
     DeviceSpec,
     OperandSpec,
     Problem,
-    Rect,
+    counts_of,
     from_json,
     planned_bytes,
 )
 from hdgemm.pipeline.schedule import build_schedule
+from hdgemm.pipeline.slot_reuse import DrawnUnits
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.pipeline.validate import PlanError, validate
+from hdgemm.pipeline.walk import Layout
 from hdgemm.planning.case import (
     Case,
     Limits,
@@ -29,7 +32,7 @@ from hdgemm.planning.case import (
     reserved_bytes,
 )
 from hdgemm.planning.planner import plan_case, plan_for
-from hdgemm.planning.reuse import DrawnUnits
+from tests.planning.listed_plan import check, drawn, listed
 from tests.planning.strategies import DEVICES, OPTIONS, PROBLEMS, with_few_steps
 
 
@@ -51,8 +54,10 @@ def test_any_plan_is_whole_within_limits_and_moves_what_it_says(problem, device,
     if plan is None:
         return
     validate(plan)
-    check_tiles(plan)
-    check_products(plan)
+    found = listed(plan)
+    check(found)
+    check_counts(plan, found)
+    check_products(found)
     check_limits(plan, options, device, members=1)
     if options.tile:
         assert plan.tile == tuple(np.minimum(options.tile, (problem.m, problem.n, problem.k)))
@@ -74,21 +79,22 @@ def test_the_tiles_that_a_member_draws_form_a_valid_plan(problem, device, option
         return
     assert (plan.problem.m, plan.problem.n, plan.problem.k) == (problem.m, problem.n, problem.k)
     check_limits(plan, options, device, members)
-    drawn = DrawnUnits(plan)
-    rects = [unit.rect for unit in plan.units]
-    batches = [drawn.append(rect) for rect in data.draw(st.permutations(rects))] if rects else []
-    part = replace(
-        plan.problem,
-        m=max(rect.row + rect.rows for rect in rects),
-        n=max(rect.col + rect.cols for rect in rects),
-    )
-    validate(replace(
-        plan,
-        problem=part,
-        units=tuple(batch.unit for batch in batches),
-        steps=tuple(step for batch in batches for step in batch.steps),
-        loads=tuple(load for batch in batches for load in batch.loads),
-    ))  # fmt: skip
+    units = DrawnUnits(plan.course)
+    rects = data.draw(st.permutations([unit.rect for unit in plan.units]))
+    check(drawn(plan, [units.append(rect) for rect in rects]))
+
+
+def check_counts(plan, found):
+    """Formulas equal the sums over what the plan generates."""
+    bars = len({unit.bar for unit in found.units})
+    lengths = len(found.units), len(found.steps), len(found.loads)
+    assert counts_of(plan) == (bars, *lengths)
+    assert plan.elements == sum(unit.rect.area for unit in found.units)
+    for operand in ("A", "B"):
+        areas = [load.rect.area for load in found.loads if load.operand == operand]
+        assert plan.course.loaded(operand) == (len(areas), sum(areas))
+    for number in {0, len(found.units) // 2, len(found.units) - 1}:
+        assert plan.units[number] == found.units[number]
 
 
 def check_limits(plan, options, device, members):
@@ -118,22 +124,14 @@ def check_stores(plan, schedule):
     assert (stored == 1).all()
 
 
-def check_tiles(plan):
-    seen = np.zeros((plan.problem.m, plan.problem.n), int)
-    for unit in plan.units:
-        r = unit.rect
-        seen[r.row : r.row + r.rows, r.col : r.col + r.cols] += 1
-    assert (seen == 1).all()
-
-
-def check_products(plan):
-    """Follow slots through time, independently of `validate`: what a step reads is really there."""
-    held, coming = {}, list(plan.loads)[::-1]
-    for step in plan.steps:
+def check_products(found):
+    """Follow slots through time: what a step reads is really there."""
+    plan, held, coming = found.plan, {}, list(found.loads)[::-1]
+    for step in found.steps:
         while coming and coming[-1].step <= step.number:
             load = coming.pop()
             held[load.operand, load.slot] = load
-        r = plan.units[step.unit].rect
+        r = found.units[step.unit].rect
         blocks = {
             "A": Rect(r.row, step.k0, r.rows, step.kb),
             "B": Rect(step.k0, r.col, step.kb, r.cols),
@@ -142,7 +140,7 @@ def check_products(plan):
             if plan.problem.spec(operand).path == "resident":
                 assert number == -1
                 continue
-            load = plan.loads[number]
+            load = found.loads[number]
             assert held[operand, load.slot] == load
             assert load.rect.covers(block)
     assert not coming
@@ -151,9 +149,9 @@ def check_products(plan):
 def test_the_ladder_s_first_steps_load_both_tiles_for_every_unit():
     problem, gpu = Problem(60, 60, 20), DeviceSpec("cuda:0", unified=False)
     counts = {
-        strategy: len(
-            plan_for(problem, Options(strategy=strategy, tile=(10, 10, 20)), gpu, HOST).loads
-        )
+        strategy: counts_of(
+            plan_for(problem, Options(strategy=strategy, tile=(10, 10, 20)), gpu, HOST)
+        ).loads
         for strategy in STRATEGIES
     }
     assert counts["initial"] == 2 * 36
@@ -206,7 +204,7 @@ def test_rows_of_files_stay_whole():
     files = [OperandSpec(place="file")] * 3
     problem = Problem(16384, 16384, 16384, "float64", *files)
     plan = plan_for(problem, Options(host_memory="1.5GB"), DeviceSpec(), HOST)
-    for load in plan.loads:
+    for load in plan.course.loads():
         assert load.rect.cols == 16384
     assert all(unit.rect.cols == 16384 for unit in plan.units)
     assert plan.host_bytes <= 1_500_000_000
@@ -228,55 +226,30 @@ def a_plan():
     return plan_for(Problem(50, 60, 35), options, DeviceSpec(), HOST)
 
 
-def spoil_units(plan):
-    unit = plan.units[3]
-    shorter = unit._replace(rect=unit.rect._replace(rows=unit.rect.rows - 1))
-    return replace(plan, units=(*plan.units[:3], shorter, *plan.units[4:]))
-
-
-def shift_unit(plan):
-    unit, other = plan.units[3], plan.units[4]
-    return replace(plan, units=(*plan.units[:3], unit._replace(rect=other.rect), *plan.units[4:]))
-
-
-def repeat_chunk(plan):
-    first, second = plan.steps[:2]
-    return replace(plan, steps=(first, second._replace(k0=first.k0), *plan.steps[2:]))
-
-
-def wrong_load(plan):
-    step = plan.steps[-1]
-    return replace(plan, steps=(*plan.steps[:-1], step._replace(a=step.b)))
-
-
-def one_slot(plan):
-    loads = tuple(load._replace(slot=0) for load in plan.loads)
-    early = [load._replace(step=max(0, load.step - 1)) for load in loads]
-    return replace(plan, loads=tuple(early))
-
-
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("changes", "message"),
     [
-        (spoil_units, "elements"),
-        (shift_unit, "overlap"),
-        (repeat_chunk, "takes k from"),
-        (wrong_load, "reads A"),
-        (one_slot, "overwrites slot"),
-        (lambda plan: replace(plan, host_limit=plan.host_bytes - 1), "in host memory"),
-        (lambda plan: replace(plan, device_limit=plan.device_bytes - 1), "on the device"),
-        (lambda plan: replace(plan, loads=plan.loads[::-1]), "load"),
-        (lambda plan: replace(plan, steps=plan.steps[:-1]), "steps"),
+        ({"tile": (10, 0, 7)}, "extents of a tile"),
+        ({"tile": (11, 12, 7)}, "a tile of A takes"),
+        ({"tile": (10, 12, 4)}, "a load of A takes 7 of k"),
+        ({"layout": Layout(7, 9)}, "a load of B takes 9 of k"),
+        ({"layout": Layout(7, 7, "diagonals")}, "bars are columns or rows"),
+        ({"layout": Layout(7, 7, halvings=-1)}, "halved -1 times"),
+        ({"layout": Layout(7, 7, blocks=2)}, "share loads"),
+        ({"skipped": ((20, 30),)}, "left out, of 25"),
+        ({"skipped": ((4, 6), (5, 7))}, "left out"),
+        ({"host_limit": 100}, "in host memory"),
+        ({"device_limit": 100}, "on the device"),
     ],
 )
-def test_a_spoilt_plan_does_not_pass(spoil, message):
+def test_a_spoilt_plan_does_not_pass(changes, message):
     plan = a_plan()
     validate(plan)
     with pytest.raises(PlanError, match=message):
-        validate(spoil(plan))
+        validate(replace(plan, **changes))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}', '{"format": 1}', "null"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}', '{"format": 2}', "null"])
 def test_what_is_not_a_plan_is_refused(text):
     with pytest.raises(ValueError, match="plan"):
         from_json(text)
@@ -302,5 +275,5 @@ def test_narrow_steps_of_files_have_loads_of_whole_rows():
         plan = plan_for(problem, options, DeviceSpec(), HOST)
         validate(plan)
         assert plan.tile == options.tile
-        widths = {load.rect.cols for load in plan.loads if load.operand == "A"}
+        widths = {load.rect.cols for load in plan.course.loads() if load.operand == "A"}
         assert (widths == {2000}) == deep

@@ -10,18 +10,16 @@ from hdgemm.options import Options
 from hdgemm.pipeline.plan import (
     DeviceSpec,
     Expectation,
-    Load,
     Overlap,
     Plan,
     Plans,
     Problem,
-    Rect,
     Slots,
-    Step,
-    WorkUnit,
     from_json,
 )
+from hdgemm.pipeline.tiles import Rect
 from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.pipeline.walk import Layout
 from hdgemm.report import build_report
 from hdgemm.run.split_report import Share, SplitReport
 
@@ -36,12 +34,7 @@ PLAN = Plan(
     c_slots=Slots(2, 8_000_000),
     up=Slots(4, 1_000_000),
     down=Slots(2, 1_000_000),
-    loads=(
-        Load("A", Rect(0, 0, 1000, 2000), 0, 0),
-        Load("B", Rect(0, 0, 2000, 1000), 0, 0),
-    ),
-    units=(WorkUnit(0, 0, Rect(0, 0, 1000, 1000), 0, 0, 0),),
-    steps=(Step(0, 0, 0, 2000, 0, 1),),
+    layout=Layout(2000, 2000),
     host_limit=10_000_000,
     device_limit=50_000_000,
     expected=Expectation(2.0, {"load1": 0.5, "mult1": 1.5}, "mult1"),

@@ -13,13 +13,11 @@ from hdgemm.pipeline.plan import (
     Overlap,
     Plan,
     Problem,
-    Rect,
     Slots,
-    Step,
-    WorkUnit,
     summarize,
 )
 from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.pipeline.walk import Layout
 from hdgemm.report import build_report, versions
 
 EVENTS = (
@@ -44,9 +42,7 @@ def a_plan():
         c_slots=Slots(1, 400),
         up=NO_SLOTS,
         down=NO_SLOTS,
-        loads=(),
-        units=(WorkUnit(0, 0, Rect(0, 0, 5, 10), 0, 0, 1),),
-        steps=(Step(0, 0, 0, 600, 0, 1), Step(1, 0, 600, 600, 2, 3)),
+        layout=Layout(600, 600),
         host_limit=10**6,
         device_limit=10**6,
         expected=Expectation(4.0, {"mult1": 3.0}, "mult1"),
@@ -124,7 +120,7 @@ def test_the_summary_is_plain_values():
     summary = summarize(a_plan())
     assert json.loads(json.dumps(summary)) == summary
     assert (summary["m"], summary["n"], summary["k"]) == (5, 10, 1200)
-    assert (summary["units"], summary["steps"], summary["loads"]) == (1, 2, 0)
+    assert (summary["units"], summary["steps"], summary["loads"]) == (1, 2, 4)
     assert summary["device_bytes"] == 2 * 24_000 + 2 * 48_000 + 400
 
 

@@ -39,7 +39,7 @@ def seats(product, *memory, monkeypatch, tmp_path, **options):
 
 
 def a_depth(plan):
-    return next(load.rect.cols for load in plan.loads if load.operand == "A")
+    return plan.layout.a_depth
 
 
 def test_two_devices_get_tiles_to_balance_with(product, monkeypatch, tmp_path):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.plan import Load, Rect, Step
+    from hdgemm.pipeline.tiles import Load, Rect, Step
 
 #: Indices of k at the start of each step from which the size of a row is bounded from below.
 SAMPLES: Final = 8

@@ -16,6 +16,7 @@ import numpy as np
 from hdgemm.pipeline.abft.checksums import LoadSums, UnitSums, panel_rows, panels, wide
 from hdgemm.pipeline.abft.inspection import CheckedStages
 from hdgemm.pipeline.devices.protocol import Block, Tile, view
+from hdgemm.pipeline.plan import largest_tiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.abft.counters import TileChecks
     from hdgemm.pipeline.devices.protocol import After, Buffer, Completion, Device, HostBuffer
-    from hdgemm.pipeline.plan import Load, Operand, Plan, Step, WorkUnit
+    from hdgemm.pipeline.plan import Operand, Plan
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.stages import Bound
+    from hdgemm.pipeline.tiles import Load, Step, WorkUnit
 
 
 class DeviceCheckedStages(CheckedStages):
@@ -165,10 +167,8 @@ class ThinTiles:
         self._dtype = np.dtype(plan.problem.dtype)
         self._taken: list[Buffer] = []
         self._sent: dict[tuple[Operand, int], Completion] = {}
-        deep_a = max((load.rect.cols for load in plan.loads if load.operand == "A"), default=1)
-        deep_b = max((load.rect.rows for load in plan.loads if load.operand == "B"), default=1)
-        mb = max([plan.tile[0], *(unit.rect.rows for unit in plan.units)])
-        nb = max([plan.tile[1], *(unit.rect.cols for unit in plan.units)])
+        tiles = largest_tiles(plan)
+        (_, deep_a), (deep_b, _), (mb, nb) = tiles["A"], tiles["B"], tiles["C"]
         try:
             self._on_device: dict[Operand, list[Buffer]] = {
                 "A": [self._allocate("A", 1, deep_a) for _ in range(plan.a_slots.count)],

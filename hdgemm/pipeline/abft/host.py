@@ -11,7 +11,7 @@ from hdgemm.pipeline.abft.checksums import SAMPLES, UnitSums, panels
 from hdgemm.pipeline.abft.inspection import CheckedStages
 from hdgemm.pipeline.devices.host import host_view
 from hdgemm.pipeline.devices.protocol import Block, Tile
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.abft.counters import TileChecks
     from hdgemm.pipeline.devices.protocol import After, Completion
-    from hdgemm.pipeline.plan import Operand, WorkUnit
+    from hdgemm.pipeline.plan import Operand
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.stages import Bound
+    from hdgemm.pipeline.tiles import WorkUnit
 
 #: B·x or y'·A of parts of one tile, by the part's extents.
 _Vectors: TypeAlias = "dict[tuple[int, int, int, int], NDArray[Any]]"

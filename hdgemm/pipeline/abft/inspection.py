@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.abft.checksums import UnitSums
     from hdgemm.pipeline.abft.counters import TileChecks
     from hdgemm.pipeline.devices.protocol import After, Completion
-    from hdgemm.pipeline.plan import WorkUnit
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.stages import Bound
+    from hdgemm.pipeline.tiles import WorkUnit
 
 
 @dataclass(frozen=True, slots=True)

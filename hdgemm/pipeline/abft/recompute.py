@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.plan import Operand, Plan, Rect
+    from hdgemm.pipeline.plan import Operand, Plan
     from hdgemm.pipeline.slots import Operands
+    from hdgemm.pipeline.tiles import Rect
 
 
 class InputReader:

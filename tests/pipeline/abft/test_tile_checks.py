@@ -272,7 +272,7 @@ def test_a_flipped_bit_in_a_slot_is_found_where_it_moves_c_above_the_bound(
 
 def first_load_is_last(case, operand):
     """Say whether the first tile of an operand that is loaded holds the end of k."""
-    load = next(load for load in case.plan.loads if load.operand == operand)
+    load = next(load for load in case.plan.course.loads() if load.operand == operand)
     return (load.rect.col if operand == "A" else load.rect.row) > 0
 
 
