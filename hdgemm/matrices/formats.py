@@ -114,12 +114,13 @@ class Hdf5(Format):
     shared = False
 
     def check_item(self, whole: str, path: Path, item: str) -> None:
-        """Refuse a file without the name of a dataset."""
-        if not item.strip("/"):
+        """Refuse a new file without the name of a dataset; one that exists may have only one."""
+        if not item.strip("/") and not path.is_file():
             raise InputError(f"{whole} names no dataset; write it like '{path}::/group/A'")
 
     def holds_matrix(self, place: Location) -> bool:
         """Say whether there is such an item."""
+        _check_named(place)
         check_regular(place.path)
         with load_h5py().File(place.path, "r") as file:
             check_links(file, place.item)
@@ -131,10 +132,12 @@ class Hdf5(Format):
 
     def create(self, place: Location, spec: MatrixSpec) -> Draft[Any]:
         """Begin a new matrix."""
+        _check_named(place)
         return create_hdf5(place.path, place.item, spec.shape, spec.dtype, spec.part)
 
     def check_new(self, place: Location, *, durable: bool) -> None:
         """Refuse a dataset that cannot be created."""
+        _check_named(place)
         check_new_hdf5(place.path, place.item, durable=durable)
 
     def reopen(self, place: Location, part: Path) -> Draft[Any]:
@@ -203,6 +206,12 @@ def _is(x: Any, module: str, name: str) -> bool:
     """Return whether `x` is an instance of a library's class, without importing the library."""
     kind = getattr(sys.modules.get(module), name, None)
     return kind is not None and isinstance(x, kind)
+
+
+def _check_named(place: Location) -> None:
+    """Refuse a new dataset without a name."""
+    if not place.item:
+        raise InputError(f"{place} names no dataset; write it like '{place.path}::/group/A'")
 
 
 def _layout(place: Location) -> RawLayout:

@@ -58,6 +58,7 @@ def open_hdf5(path: Path, item: str, *, writable: bool = False) -> Matrix:
     with library("read", path):
         file = open_file(path, "r+" if writable else "r")
         try:
+            item = item or _only_matrix(file, path)
             matrix = _from_dataset(
                 _find(file, path, item), f"{path}::/{item}", writable=writable, file=file
             )
@@ -98,6 +99,25 @@ def open_file(path: Path, mode: str) -> Any:
                 "compressed matrix while that is read: store the result in another file"
             )
         raise InputError(message, path=str(path)) from error
+
+
+def _only_matrix(file: Any, path: Path) -> str:
+    """Return the name of the only dataset of two dimensions; `InputError` unless there is one."""
+    h5py = load_h5py()
+    found: list[str] = []
+
+    def note(name: str, each: Any) -> None:
+        if isinstance(each, h5py.Dataset) and each.ndim == 2:
+            found.append(name)
+
+    file.visititems(note)
+    if len(found) != 1:
+        raise InputError(
+            f"{path} names no dataset, and the file has {', '.join(found[:20]) or 'no matrix'}: "
+            f"write it like '{path}::/{found[0] if found else 'A'}'",
+            path=str(path),
+        )
+    return found[0]
 
 
 def _find(file: Any, path: Path, item: str) -> Any:

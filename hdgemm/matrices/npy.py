@@ -67,6 +67,12 @@ def read_header(path: Path) -> NpyHeader:
     return header
 
 
+def parse_stream(path: Path, stream: Any) -> NpyHeader:
+    """Parse and check the header of an array within another file, or `InputError`."""
+    text, offset = _header_text(path, stream.read(12), stream)
+    return _parse(path, text, offset)
+
+
 def _header_text(path: Path, start: bytes, stream: Any) -> tuple[str, int]:
     if start[:6] != _MAGIC:
         raise InputError(

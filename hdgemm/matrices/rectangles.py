@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from hdgemm.errors import HdgemmError, MatrixIOError
+from hdgemm.errors import DoesNotFitError, HdgemmError, MatrixIOError
+from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices.base import Matrix
+from hdgemm.options import Options
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -19,6 +22,21 @@ if TYPE_CHECKING:
 
 #: Bytes that are taken from a store at a time, where one chunk is not more.
 BLOCK_BYTES: Final = 4 << 20
+
+
+def check_unit(nbytes: int, what: str, advice: str) -> None:
+    """Raise `DoesNotFitError` where a part that is only read as a whole takes more than half of
+    the default `host_memory`.
+    """
+    allowed = host_bytes(Options()) // 2
+    if nbytes > allowed:
+        raise DoesNotFitError(
+            f"{what}, {format_size(nbytes)} each, which are read as a whole; half of host_memory "
+            f"is {format_size(allowed)}: {advice}",
+            requested=nbytes,
+            available=allowed,
+            missing=nbytes - allowed,
+        )
 
 
 class Rectangles(Protocol):

@@ -11,7 +11,7 @@ import numpy as np
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.layout import check_read, check_written
 from hdgemm.matrices.location import Location, MatrixSpec, formats, parse_location
-from hdgemm.matrices.rectangles import RectangleMatrix
+from hdgemm.matrices.rectangles import RectangleMatrix, check_unit
 
 if TYPE_CHECKING:
     import os
@@ -114,9 +114,39 @@ def _dtype(x: Any, what: str) -> np.dtype[Any]:
 
 def _chunk(x: Any) -> tuple[int, int] | None:
     chunks = getattr(x, "chunks", None)
-    if isinstance(chunks, tuple) and len(chunks) == 2 and all(type(n) is int for n in chunks):
+    if not isinstance(chunks, tuple) or len(chunks) != 2:
+        return None
+    if all(type(n) is int for n in chunks):
         return chunks
+    if all(isinstance(extents, tuple) for extents in chunks):
+        return _even_chunk(x, chunks)
     return None
+
+
+def _even_chunk(x: Any, chunks: tuple[tuple[Any, ...], ...]) -> tuple[int, int]:
+    """Return the chunk of a Dask array, whose chunks have one shape but for the last ones.
+
+    Raises
+    ------
+    InputError
+        For other chunks: tiles could not end where these end, so that chunks would be computed
+        several times.
+    """
+    if not all(
+        extents and all(n == extents[0] for n in extents[:-1]) and extents[-1] <= extents[0]
+        for extents in chunks
+    ):
+        raise InputError(
+            f"the {type(x).__name__} has chunks of different shapes: pass x.rechunk((ROWS, COLS)) "
+            "with chunks of one shape"
+        )
+    rows, cols = (max(1, int(extents[0])) for extents in chunks)
+    check_unit(
+        rows * cols * np.dtype(x.dtype).itemsize,
+        f"the {type(x).__name__} has chunks of {rows}×{cols}",
+        "pass x.rechunk((ROWS, COLS)) with smaller chunks",
+    )
+    return rows, cols
 
 
 def create_matrix(

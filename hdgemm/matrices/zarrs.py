@@ -49,8 +49,20 @@ def open_zarr(path: Path, item: str, *, writable: bool = False) -> Matrix:
         store = open_store(path, read_only=not writable)
         array = zarr.open_array(store=store, path=item, mode="r+" if writable else "r")
     except Exception as error:
+        if not item and not writable and (only := _only_array(path)):
+            return open_zarr(path, only)
         raise InputError(f"cannot open {name} as a Zarr array: {error}", path=name) from error
     return from_zarr(array, name, writable=writable)
+
+
+def _only_array(path: Path) -> str:
+    """Return the name of the only array of a group, "" where there is none or several."""
+    named = [
+        folder.name
+        for folder in path.iterdir()
+        if (folder / "zarr.json").is_file() or (folder / ".zarray").is_file()
+    ]
+    return named[0] if len(named) == 1 else ""
 
 
 def from_zarr(array: Any, name: str, *, writable: bool = False, source: Hashable = None) -> Matrix:

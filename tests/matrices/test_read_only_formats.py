@@ -1,0 +1,243 @@
+"""Formats that are read and not written, and operands of Dask."""
+
+import contextlib
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse
+import zarr
+
+import hdgemm
+from hdgemm.errors import DoesNotFitError, HdgemmError, InputError, InputTypeError
+from hdgemm.matrices.filematrix import FileMatrix
+from hdgemm.matrices.rectangles import RectangleMatrix
+
+TILED = hdgemm.Options(host_memory="20MB", devices="host", tile=(32, 24, 16))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def multiplies(location, x):
+    """Check that a location is the matrix x, in every use."""
+    with hdgemm.open(location) as m:
+        np.testing.assert_array_equal(m.read(), x)
+        np.testing.assert_array_equal(m[3:40:2, 1:], x[3:40:2, 1:])
+    found = hdgemm.multiply(location, x.T, out="C.npy", options=TILED)
+    np.testing.assert_allclose(np.load("C.npy"), x @ x.T, atol=1e-12)
+    assert found.moved_bytes == found.planned_bytes
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_npz_members_are_read_at_their_offsets(order):
+    x = np.asarray(numbers(70, 50), order=order)
+    np.savez("A.npz", x=x, other=x[:3])
+    multiplies("A.npz::x", x)
+    assert isinstance(hdgemm.open("A.npz::x").operand.matrix, FileMatrix)
+    np.savez("one.npz", x)
+    multiplies("one.npz", x)
+    np.savez("v.npz", x[0])
+    assert hdgemm.open("v.npz").shape == (50, 1)
+
+
+def test_npz_archives_that_cannot_be_read():
+    x = numbers(70, 50)
+    np.savez("A.npz", x=x, y=x)
+    np.savez_compressed("packed.npz", x=x)
+    np.savez("cube.npz", np.ones((2, 2, 2)))
+    with open("A.npz", "rb") as file:  # noqa: PTH123
+        whole = file.read()
+    for name, content in (("cut.npz", whole[:-40]), ("text.npz", b"none"), ("empty.npz", b"")):
+        with open(name, "wb") as file:  # noqa: PTH123
+            file.write(content)
+    for location, words in (
+        ("A.npz", "several arrays.*x, y"), ("A.npz::z", "no array 'z'"), ("packed.npz", "savez"),
+        ("cube.npz", "2-D"), ("cut.npz::x", "cannot read"), ("text.npz", "cannot read"),
+        ("empty.npz", "cannot read"), ("none.npz", "No such file|cannot"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            hdgemm.open(location)
+    with pytest.raises(InputError, match="does not write"):
+        hdgemm.open("A.npz::x", "r+")
+
+
+@pytest.mark.parametrize("chunks", [None, (16, 8)])
+def test_matlab_files_hold_the_transpose(chunks):
+    x = numbers(70, 50)
+    with h5py.File("A.mat", "w", userblock_size=512) as file:
+        file.create_dataset("A", data=x.T, chunks=chunks)
+    with open("A.mat", "r+b") as file:  # noqa: PTH123
+        file.write(b"MATLAB 7.3 MAT-file")
+    multiplies("A.mat::A", x)
+    multiplies("A.mat", x)
+    scipy.io.savemat("old.mat", {"A": x})
+    with pytest.raises(InputError, match=r"-v7\.3"):
+        hdgemm.open("old.mat::A")
+    with pytest.raises(InputError, match="does not write"):
+        hdgemm.open("A.mat::A", "r+")
+
+
+def test_a_store_with_one_matrix_needs_no_name():
+    x = numbers(70, 50)
+    with h5py.File("A.h5", "w") as file:
+        file["group/x"], file["vector"] = x, x[0]
+    multiplies("A.h5", x)
+    zarr.open_group("A.zarr", mode="w").create_array("x", data=x)
+    multiplies("A.zarr", x)
+    with h5py.File("A.h5", "a") as file:
+        file["y"] = x
+    with pytest.raises(InputError, match="group/x, y"):
+        hdgemm.open("A.h5")
+    for location in ("A.h5", "new.h5"):
+        with pytest.raises(InputError, match="names no dataset"):
+            hdgemm.matmul(x, x.T, out=location)
+
+
+@pytest.mark.parametrize("suffix", ["npz", "mat", "csv", "parquet", "arrow", "feather"])
+def test_nothing_is_written_in_them(suffix):
+    for call in (
+        lambda: hdgemm.matmul(np.eye(3), np.eye(3), out=f"C.{suffix}"),
+        lambda: hdgemm.create(f"C.{suffix}", (3, 3)),
+    ):
+        with pytest.raises(InputError, match="suffix of another format"):
+            call()
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("A.csv", ","), ("A.tsv", "\t")])
+def test_the_lines_that_convert_a_text_work(name, delimiter):
+    x = numbers(5, 3)
+    np.savetxt(name, x, delimiter=delimiter)
+    with pytest.raises(InputError, match="convert it") as caught:
+        hdgemm.open(name)
+    lines = str(caught.value).splitlines()[1:]
+    assert len(lines) == 2
+    exec("import numpy\n" + "\n".join(line.strip() for line in lines))
+    np.testing.assert_allclose(hdgemm.open("A.npy").read(), x)
+
+
+@pytest.fixture
+def arrow():
+    return pytest.importorskip("pyarrow")
+
+
+def write(arrow, name, table, rows):
+    """Write a table by groups of rows in the format of a suffix."""
+    if name.endswith("parquet"):
+        import pyarrow.parquet as pq
+
+        pq.write_table(table, name, row_group_size=rows)
+        return
+    with arrow.OSFile(name, "wb") as sink, arrow.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows)
+
+
+def table_of(arrow, x):
+    return arrow.table({f"c{i}": x[:, i] for i in range(x.shape[1])})
+
+
+@pytest.mark.parametrize("name", ["A.parquet", "A.arrow", "A.feather", "A"])
+@pytest.mark.parametrize("rows", [1, 16, 1000])
+def test_tables_are_tall_matrices(arrow, name, rows):
+    x = numbers(70, 6)
+    write(arrow, "A.parquet" if name == "A" else name, table_of(arrow, x), rows)
+    if name == "A":
+        Path("A.parquet").rename("A")
+    multiplies(name, x)
+    found = hdgemm.linalg.lstsq(name, np.ones(70))[0]
+    np.testing.assert_allclose(found, np.linalg.lstsq(x, np.ones(70))[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["A.parquet", "A.arrow"])
+def test_columns_of_several_types(arrow, name):
+    columns = {"a": np.arange(9, dtype=np.int8), "b": np.ones(9, np.float32), "c": np.arange(9) > 3}
+    write(arrow, name, arrow.table(columns), 4)
+    with hdgemm.open(name) as m:
+        assert m.dtype == np.float32
+        np.testing.assert_array_equal(m.read(), np.stack(list(columns.values()), axis=1))
+    whole = arrow.table({"a": columns["a"], "b": np.arange(9)})
+    write(arrow, name, whole, 4)
+    assert hdgemm.matmul(name, np.ones((2, 1), np.int8)).dtype == np.int64
+
+
+@pytest.mark.parametrize("name", ["A.parquet", "A.arrow"])
+def test_hostile_tables(arrow, name):
+    ones = np.ones(5)
+    for column, words in (
+        (["x"] * 5, "'b' of string"), ([[1.0]] * 5, "'b' of list"), ([None] * 5, "'b' of null"),
+        (arrow.array(["x"] * 5).dictionary_encode(), "'b' of dictionary"),
+        (np.arange(5).astype("datetime64[s]"), "'b' of timestamp"),
+        (np.arange(5, dtype=np.uint64), "uint64"),
+    ):  # fmt: skip
+        write(arrow, name, arrow.table({"a": ones, "b": column}), 2)
+        with pytest.raises(InputTypeError, match=words):
+            hdgemm.open(name)
+    write(arrow, name, arrow.table({"a": ones, "b": [1.0, 2.0, 3.0, None, 5.0]}), 2)
+    with pytest.raises(HdgemmError, match="1 nulls in column 'b', in group 1"):
+        hdgemm.matmul(name, np.ones((2, 2)), options=TILED)
+    write(arrow, name, table_of(arrow, numbers(70, 6)), 8)
+    with open(name, "rb") as file:  # noqa: PTH123
+        whole = file.read()
+    for content in (whole[:-9], whole[: len(whole) // 2], b"PAR1", b"", b"ARROW1\0\0" + bytes(99)):
+        with open(name, "wb") as file:  # noqa: PTH123
+            file.write(content)
+        with pytest.raises(InputError, match="cannot open"):
+            hdgemm.open(name)
+    damaged = bytearray(whole)
+    damaged[200:600] = bytes(400)
+    with open(name, "wb") as file:  # noqa: PTH123
+        file.write(damaged)
+    # Damage of the elements alone cannot be seen in a file without checksums.
+    with contextlib.suppress(HdgemmError):
+        hdgemm.matmul(name, np.ones((6, 2)), options=TILED)
+    write(arrow, name, table_of(arrow, numbers(70, 6)), 70)
+    with hdgemm.set_options(host_memory="1kB"), pytest.raises(DoesNotFitError, match="of 70 rows"):
+        hdgemm.open(name)
+
+
+def test_many_row_groups_and_none(arrow):
+    x = numbers(3000, 2)
+    write(arrow, "A.parquet", table_of(arrow, x), 1)
+    np.testing.assert_allclose(hdgemm.matmul("A.parquet", np.eye(2)), x)
+    write(arrow, "A.parquet", table_of(arrow, x[:0]), 1)
+    assert hdgemm.open("A.parquet").shape == (0, 2)
+
+
+def test_dask_operands_are_read_by_chunk():
+    da = pytest.importorskip("dask.array")
+    x, computed = numbers(96, 64), []
+
+    def chunk(block):
+        computed.append(block.shape)
+        return block + 1
+
+    d = da.from_array(x, chunks=(32, 16)).map_blocks(chunk, dtype=float)
+    computed.clear()
+    matrix = hdgemm.open(d).operand.matrix.stored
+    assert isinstance(matrix, RectangleMatrix)
+    assert matrix.chunk == (32, 16)
+    assert not computed
+    options = hdgemm.Options(host_memory="20MB", devices="host", tile=(32, 24, 16))
+    found = hdgemm.matmul(d, np.ones((64, 24)), options=options)
+    np.testing.assert_allclose(found, (x + 1) @ np.ones((64, 24)))
+    assert set(computed) == {(32, 16)}
+    assert len(computed) == 3 * 4  # each chunk once
+    with pytest.raises(InputError, match="rechunk"):
+        hdgemm.matmul(d.rechunk(((30, 36, 30), 16)), np.ones((64, 4)))
+    with pytest.raises(InputError, match="rechunk"):
+        hdgemm.matmul(d[d[:, 0] > 0], np.ones((64, 4)))
+    with hdgemm.set_options(host_memory="4kB"), pytest.raises(DoesNotFitError, match="rechunk"):
+        hdgemm.matmul(d, np.ones((64, 4)))
+
+
+def test_sparse_matrices_are_refused_in_a_sentence():
+    with pytest.raises(InputTypeError, match=r"dense matrices: pass its toarray\(\)"):
+        hdgemm.matmul(scipy.sparse.eye(3).tocsr(), np.eye(3))
