@@ -1,4 +1,4 @@
-"""Tables of numeric columns as tall matrices: Parquet and Arrow IPC files, a row group at a time."""
+"""Tables of numeric columns as tall matrices: Parquet and Arrow IPC files by groups of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats that are read and not written: .npz, MATLAB's v7.3; and texts, which are refused."""
+"""Formats that are read and not written: .npz, Parquet, Arrow, MATLAB; texts, which are refused."""
 
 # ruff: noqa: ARG002  (a method has the parameters that every format has)
 
