@@ -117,6 +117,10 @@ def _of_routine(what: list[str], dtype: str, given: Mapping[str, Any]) -> Linear
         raise InputError(f"plan {name} takes N, M N, or files, got {len(operands)} arguments")
     routine = planned().get(name)
     given = {**(routine.defaults if routine is not None else {}), **given}
+    matrices = [] if routine is None else routine.present(given, "matrix")
+    if len(matrices) > 1:
+        places = (given["out"] if each.first else f"{each.name}.npy" for each in matrices)
+        given["out"] = tuple(places)
     a, b = operands[0], operands[1] if len(operands) > 1 else None
     if not all(text.isdecimal() for text in operands):
         return plan(name, a, columns=1 if b is None else b, **given)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @public_call(ReportKeywords)
 def cov(
-    m: Any,
+    a: Any,
     y: Any = None,
     rowvar: bool = True,
     bias: bool = False,
@@ -48,7 +48,7 @@ def cov(
 
     Parameters
     ----------
-    m
+    a
         A matrix as in `hdgemm.matmul`: an array, a stored matrix or a view, or the location of a
         file. The square of as many rows and columns as variables must fit the memory, a few times
         for each core.
@@ -66,7 +66,7 @@ def cov(
     aweights
         Weights of the observations.
     dtype
-        Of the products and the result; None for the dtype of `m`. Sums are in double precision.
+        Of the products and the result; None for the dtype of `a`. Sums are in double precision.
     out
         Where the result goes: an array, a stored matrix or view, the location of a file; None for a
         new array.
@@ -101,15 +101,23 @@ def cov(
     if y is not None:
         raise InputError("y is not offered: put all variables into one matrix")
     call = Call.of(**keywords)
-    weights = Weights(fweights, aweights, _ddof(ddof, bias=bias))
-    with prepare(m, out, call, rowvar=rowvar, weights=weights, dtype=dtype) as prepared:
+    with prepare(
+        a,
+        out,
+        call,
+        rowvar=rowvar,
+        ddof=_ddof(ddof, bias=bias),
+        fweights=fweights,
+        aweights=aweights,
+        dtype=dtype,
+    ) as prepared:
         found = prepared.run()
     return found if out is not None else found.squeeze()
 
 
 @public_call(ReportKeywords)
 def corrcoef(
-    x: Any,
+    a: Any,
     y: Any = None,
     rowvar: bool = True,
     *,
@@ -124,7 +132,7 @@ def corrcoef(
     if y is not None:
         raise InputError("y is not offered: put all variables into one matrix")
     call = Call.of(**keywords)
-    with prepare(x, out, call, rowvar=rowvar, dtype=dtype, correlation=True) as prepared:
+    with prepare_correlation(a, out, call, rowvar=rowvar, dtype=dtype) as prepared:
         found = prepared.run()
     return found if out is not None else found.squeeze()
 
@@ -196,12 +204,38 @@ def prepare(
     call: Call,
     *,
     rowvar: bool = True,
-    weights: Weights = Weights(),
+    ddof: int = 1,
+    fweights: Any = None,
+    aweights: Any = None,
     dtype: Any = None,
-    correlation: bool = False,
 ) -> Iterator[Prepared[Any]]:
-    """Yield a covariance matrix, or correlations, planned."""
-    source, vector = open_columns(a, "m")
+    """Yield a covariance matrix, planned."""
+    weights = Weights(fweights, aweights, ddof)
+    with _prepare("cov", a, out, call, rowvar=rowvar, weights=weights, dtype=dtype) as prepared:
+        yield prepared
+
+
+@contextmanager
+def prepare_correlation(
+    a: Any, out: Any, call: Call, *, rowvar: bool = True, dtype: Any = None
+) -> Iterator[Prepared[Any]]:
+    """Yield correlation coefficients, planned."""
+    with _prepare("corrcoef", a, out, call, rowvar=rowvar, weights=Weights(), dtype=dtype) as found:
+        yield found
+
+
+@contextmanager
+def _prepare(
+    name: str,
+    a: Any,
+    out: Any,
+    call: Call,
+    *,
+    rowvar: bool,
+    weights: Weights,
+    dtype: Any,
+) -> Iterator[Prepared[Any]]:
+    source, vector = open_columns(a)
     with source, open_run(call) as run:
         view = source.T if rowvar and not vector else source
         kept = source.dtype.newbyteorder("=") if dtype is None else check_dtype(dtype, "dtype")
@@ -209,7 +243,6 @@ def prepare(
         rows = TallRows(view, np.dtype(kept), ones=True, weights=own, check_finite=False)
         n = view.shape[1]
         plan = rows_for(rows.shape, [moments_work(rows.shape)], folder_of(source), run)
-        name = "corrcoef" if correlation else "cov"
         facts = facts_of(name, source.shape, rows.dtype.name, run.options)
         result = Result.of(out, a, source, (n, n), rows.dtype)
 
@@ -221,7 +254,7 @@ def prepare(
                 moments = _moments(rows, passes, plan)
                 divisor = weights.divisor(moments.weight, own)
                 found = _covariance(moments, divisor)
-                target.stored[:, :] = _correlation(found) if correlation else found
+                target.stored[:, :] = _correlation(found) if name == "corrcoef" else found
                 passes.finish(facts)
             return result.value(target)
 

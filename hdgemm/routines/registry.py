@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
-from hdgemm.routines import factorisations, products, systems
+from hdgemm.routines import factorisations, products, systems, tall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,5 +57,10 @@ def array_names() -> tuple[str, ...]:
     return tuple(found)
 
 
-for _routine in (*factorisations.ROUTINES, *systems.ROUTINES, *products.ROUTINES):
+for _routine in (
+    *factorisations.ROUTINES,
+    *systems.ROUTINES,
+    *tall.ROUTINES,
+    *products.ROUTINES,
+):
     register(_routine)

@@ -78,6 +78,35 @@ def test_results_have_the_described_shapes(tmp_path, monkeypatch, shape, mode):
         assert "stores nothing in --q" in str(refused.exception)
 
 
+def test_tall_matrices_have_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    a = np.random.default_rng(0).standard_normal((60, 5))
+    np.save("T.npy", a)
+    np.save("Y.npy", a[:, :2])
+    calls = {
+        "svdvals": ["--method", "gram"],
+        "svd": ["--s", "s.npy", "--vh", "Vh.npy"],
+        "cov": ["--ddof", "0"],
+        "corrcoef": [],
+        "pinv": [],
+        "ridge": ["--alphas", "0.1", "--alphas", "1", "--intercept"],
+    }
+    shapes = {"svdvals": (5, 1), "svd": (60, 5), "pinv": (5, 60), "ridge": (5, 4)}
+    for name, words in calls.items():
+        operands = ["T.npy", "Y.npy"] if name == "ridge" else ["T.npy"]
+        given = [name, *operands, "--out", f"{name}.npy", *words, "--quiet", "--json"]
+        planned_run, run = invoke(*given, "--dry-run"), invoke(*given)
+        assert planned_run.exit_code == run.exit_code == 0, run.output + str(run.exception)
+        moved = json.loads(run.stdout)["moved_bytes"]
+        assert json.loads(planned_run.stdout)["read_bytes"] == moved["load1"]
+        assert np.load(f"{name}.npy").shape == shapes.get(name, (5, 5))
+    np.testing.assert_allclose(np.load("cov.npy"), np.cov(a, rowvar=False, ddof=0), atol=1e-14)
+    u, s, vh = np.load("svd.npy"), np.load("s.npy")[:, 0], np.load("Vh.npy")
+    np.testing.assert_allclose(u * s @ vh, a, atol=1e-13)
+    assert len(json.loads(run.stdout)["values"]["r2"]) == 2
+    assert invoke("plan", "svd", "2000", "50").exit_code == 0
+
+
 def test_extents_are_bound_by_name():
     routine = ROUTINES["lstsq"]
     assert routine.extents({"a": (7, 3), "b": (7, 2)}) == {"m": 7, "n": 3, "p": 2, "k": 3}

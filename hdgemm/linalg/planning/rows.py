@@ -257,8 +257,8 @@ def plan_pass(
             )
     results = " and ".join(dict.fromkeys(work.result for work in works))
     what = (
-        f"{_names(works)} of a {m}×{shape.n} {shape.dtype} matrix, with {results} and a block of "
-        "rows in memory,"
+        f"{_names(works)} of a {m}×{shape.n - shape.made} {shape.dtype} matrix, with {results} and "
+        "a block of rows in memory,"
     )
     raise DoesNotFitError.within(what, held, memory)
 
@@ -300,7 +300,7 @@ def rows_for(
 
 def _text(plan: RowPlan) -> str:
     """Return what a plan of one pass over the rows does in a few lines."""
-    shape = f"{plan.m} × {plan.n} {plan.dtype}"
+    shape = f"{plan.m} × {plan.n - plan.made} {plan.dtype}"
     beside = f", {format_count(plan.p, 'right-hand side')}" if plan.p else ""
     moved = plan.planned_bytes
     written = f", written {format_size(moved['store2'])}" if "store2" in moved else ""

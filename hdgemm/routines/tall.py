@@ -1,0 +1,158 @@
+"""Descriptions of computations on tall matrices: singular values, covariance, regression."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from hdgemm.routines.description import OUT, Operand, Output, Parameter, Routine, extents
+
+if TYPE_CHECKING:
+    from hdgemm.routines.description import Extents, Given
+
+_A: Final = Operand("a", "m", "n")
+_ROWVAR: Final = Parameter(name="rowvar", help="Rows are variables, columns are observations.")
+
+
+def _variables(sizes: Extents, given: Given) -> tuple[int, int]:
+    order = sizes["m" if given.get("rowvar") else "n"]
+    return order, order
+
+
+def _coefficients(sizes: Extents, given: Given) -> tuple[int, int]:
+    return sizes["n"], sizes["p"] * len(given.get("alphas") or (0.0,))
+
+
+def _value(name: str, attribute: str) -> Output:
+    """Return a value of a fit, which the report holds."""
+    return Output(
+        name=name, shape=extents("p"), dtype="real", kind="value", value=attrgetter(attribute)
+    )
+
+
+ROUTINES: Final = (
+    Routine(
+        name="svdvals",
+        title="Singular values",
+        summary="Compute the singular values of a tall or wide matrix, in one pass.",
+        function="hdgemm.linalg.svd:svdvals",
+        prepare="hdgemm.linalg.svd:prepare_values",
+        operands=(_A,),
+        parameters=(
+            Parameter(
+                name="method",
+                help="By TSQR, or from A^H·A: faster and less exact.",
+                type=str,
+                default="tsqr",
+                choices=("tsqr", "gram"),
+            ),
+        ),
+        outputs=(
+            Output(
+                name="s", help="Where the values go.", shape=extents("k"), dtype="real", option=OUT
+            ),
+        ),
+        examples=(
+            "hdgemm svdvals T.npy --out s.npy",
+            "hdgemm svdvals T.npy --out s.npy --method gram --host-memory 2GB",
+        ),
+    ),
+    Routine(
+        name="svd",
+        title="Singular value decomposition U·diag(s)·Vh",
+        summary="Decompose a tall or wide matrix: A = U·diag(s)·Vh.",
+        function="hdgemm.linalg.svd:svd",
+        prepare="hdgemm.linalg.svd:prepare",
+        operands=(_A,),
+        outputs=(
+            Output(name="u", help="Where U goes.", shape=extents("m", "k"), option=OUT),
+            Output(name="s", help="Where the values go.", shape=extents("k"), dtype="real"),
+            Output(name="vh", help="Where Vh goes.", shape=extents("k", "n")),
+        ),
+        examples=(
+            "hdgemm svd T.npy --out U.npy --s s.npy --vh Vh.npy",
+            "hdgemm svd T.npy --out U.npy --s s.npy --vh Vh.npy --dry-run",
+        ),
+    ),
+    Routine(
+        name="cov",
+        title="Covariance matrix",
+        summary="Compute the covariance matrix of columns, in one pass.",
+        function="hdgemm.linalg.covariance:cov",
+        prepare="hdgemm.linalg.covariance:prepare",
+        operands=(_A,),
+        parameters=(
+            _ROWVAR,
+            Parameter(
+                name="ddof",
+                help="Divide by the observations less this number.",
+                type=int,
+                default=1,
+                least=0,
+            ),
+        ),
+        outputs=(Output(name="c", help="Where C goes.", shape=_variables, option=OUT),),
+        examples=(
+            "hdgemm cov T.npy --out C.npy",
+            "hdgemm cov T.npy --out C.npy --ddof 0 --host-memory 2GB",
+        ),
+    ),
+    Routine(
+        name="corrcoef",
+        title="Correlation coefficients",
+        summary="Compute the correlation coefficients of columns, in one pass.",
+        function="hdgemm.linalg.covariance:corrcoef",
+        prepare="hdgemm.linalg.covariance:prepare_correlation",
+        operands=(_A,),
+        parameters=(_ROWVAR,),
+        outputs=(Output(name="c", help="Where C goes.", shape=_variables, option=OUT),),
+        examples=(
+            "hdgemm corrcoef T.npy --out C.npy",
+            "hdgemm corrcoef T.npy --out C.npy --dry-run",
+        ),
+    ),
+    Routine(
+        name="pinv",
+        title="Pseudoinverse",
+        summary="Compute the pseudoinverse of a tall or wide matrix.",
+        function="hdgemm.linalg.pinv:pinv",
+        prepare="hdgemm.linalg.pinv:prepare",
+        operands=(_A,),
+        outputs=(Output(name="x", help="Where X goes.", shape=extents("n", "m"), option=OUT),),
+        examples=(
+            "hdgemm pinv T.npy --out X.npy",
+            "hdgemm pinv T.npy --out X.npy --host-memory 2GB",
+        ),
+    ),
+    Routine(
+        name="ridge",
+        title="Ridge regression for several penalties",
+        summary="Minimise ||B − A·X||² + alpha·||X||² for each alpha, in one pass.",
+        function="hdgemm.linalg.ridge:ridge",
+        prepare="hdgemm.linalg.ridge:prepare",
+        operands=(_A, Operand("b", "m", "p")),
+        parameters=(
+            Parameter(
+                name="alphas", help="The penalties.", type=list[float], default=[0.0], least=0
+            ),
+            Parameter(name="intercept", help="Fit a constant term, too."),
+        ),
+        outputs=(
+            Output(
+                name="x",
+                help="Where the columns of X for each alpha go.",
+                shape=_coefficients,
+                option=OUT,
+            ),
+            _value("constant", "intercept"),
+            _value("residues", "residues"),
+            _value("degrees_of_freedom", "degrees_of_freedom"),
+            _value("r2", "r2"),
+        ),
+        durable=True,
+        examples=(
+            "hdgemm ridge T.npy Y.npy --out X.npy --alphas 1 --alphas 10",
+            "hdgemm ridge T.npy Y.npy --out X.npy --intercept --checkpoint",
+        ),
+    ),
+)
