@@ -44,6 +44,17 @@ HostMemory = Annotated[
         help="Memory that the run may add to the process, 1.5GB. Default: 60 % of what is free.",
     ),
 ]
+Mpi = Annotated[
+    bool,
+    typer.Option("--mpi", help="Compute in the memory of all processes of mpiexec or srun."),
+]
+Grid = Annotated[
+    str | None,
+    typer.Option(metavar="PxQ", help="With --mpi: grid of processes. Default: squarest."),
+]
+BlockSize = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="With --mpi: rows of a block. Default: 192.")
+]
 DeviceMemory = Annotated[
     str | None,
     typer.Option(
@@ -115,7 +126,7 @@ Storage = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="With --cluster: bytes per second that the storage serves to all workers, like 20GB.",
+        help="With --cluster or --ranks: bytes per second of the storage for all, like 20GB.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
@@ -156,9 +167,18 @@ def chosen_check(*, product: bool, tiles: bool) -> Literal[True, "tiles"] | None
 
 
 def refuse_storage_alone(storage: str | None) -> None:
-    """Refuse `--storage` without `--cluster`, which alone uses it."""
+    """Refuse `--storage` without `--cluster` or `--ranks`, which use it."""
     if storage is not None:
-        raise InputError("--storage describes the storage of a cluster: give --cluster, too")
+        raise InputError(
+            "--storage describes the storage of a cluster: give --cluster or --ranks, too"
+        )
+
+
+def refuse_grid_alone(grid: str | None, nb: int | None) -> None:
+    """Refuse `--grid` and `--nb` without `--mpi`, which alone uses them."""
+    for option, value in (("--grid", grid), ("--nb", nb)):
+        if value is not None:
+            raise InputError(f"{option} describes the distribution over MPI: give --mpi, too")
 
 
 def parse_scalar(text: str) -> complex:

@@ -72,6 +72,10 @@ def _arguments(routine: Routine) -> Iterator[Argument]:
     if routine.in_place:
         flag = typer.Option("--in-place", help="Store the result over A, instead of --out.")
         yield _keyword(_IN_PLACE, Annotated[bool, flag], default=False)
+    if routine.mpi:
+        yield _keyword("mpi", args.Mpi, default=False)
+        yield _keyword("grid", args.Grid, default=None)
+        yield _keyword("nb", args.BlockSize, default=None)
     absent = (() if routine.devices else _DEVICES) + (() if routine.durable else _DURABLE)
     shared = inspect.signature(_shared, eval_str=True).parameters
     yield from (each for name, each in shared.items() if name not in absent)
@@ -147,6 +151,12 @@ def _run(routine: Routine, given: Mapping[str, Any]) -> None:
     from hdgemm.progress import Watch
 
     parameters = _parameters(routine, given)
+    if given.get("mpi"):
+        from hdgemm.cli.mpi import run_over_mpi
+
+        run_over_mpi(routine, parameters, given)
+        return
+    args.refuse_grid_alone(given.get("grid"), given.get("nb"))
     outs = _outs(routine, given, parameters)
     if given["no_clobber"]:
         _refuse_existing(routine, given, outs, parameters)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hdgemm.call.plans import LinearPlan
+    from hdgemm.mpi.plan import MpiPlan
 
 
 def command(
@@ -47,6 +48,18 @@ def command(
     checkpoint: args.Checkpoint = False,
     cluster: args.Cluster = None,
     storage: args.Storage = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Plan solve, lu or cholesky over MPI on N ranks."),
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="With --ranks: bytes/s of a rank's link. Default: 10GB."),
+    ] = None,
+    gflops: Annotated[
+        float | None,
+        typer.Option(help="With --ranks: GFLOP/s of a rank. Default: measured on this machine."),
+    ] = None,
     as_json: args.Json = False,
 ) -> None:
     """Print the plan of a run: tiles, bytes, memory, expected seconds.
@@ -61,6 +74,15 @@ def command(
 
     from hdgemm.preflight import plan, plan_shape
 
+    if ranks is not None:
+        on_ranks = {
+            "ranks": ranks, "dtype": dtype, "host_memory": host_memory, "link": link,
+            "rate": None if gflops is None else gflops * 1e9, "storage": storage,
+        }  # fmt: skip
+        print_result(_over_mpi(what, on_ranks), as_json=as_json)
+        return
+    if link is not None or gflops is not None:
+        raise InputError("--link and --gflops describe the ranks of MPI: give --ranks, too")
     if _is_routine(what[0]):
         given: dict[str, Any] = {
             "options": options,
@@ -95,6 +117,19 @@ def command(
     else:
         raise InputError(f"plan takes three extents M N K or two files A B, got {' '.join(what)!r}")
     print_plans(plans, as_json=as_json)
+
+
+def _over_mpi(what: list[str], given: Mapping[str, Any]) -> MpiPlan:
+    """Return the plan of a routine on ranks."""
+    from hdgemm.mpi.plan import plan
+
+    routine, *numbers = what
+    if not 1 <= len(numbers) <= 2:
+        raise InputError(
+            f"plan {routine} --ranks takes N, or N and the right-hand sides, got "
+            f"{len(numbers)} arguments"
+        )
+    return plan(routine, *_whole(numbers), **given)
 
 
 def _is_routine(word: str) -> bool:

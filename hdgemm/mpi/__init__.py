@@ -2,7 +2,18 @@
 
 from hdgemm.mpi.cholesky import cho_solve, cholesky
 from hdgemm.mpi.lu import lu_factor, lu_solve, slogdet
+from hdgemm.mpi.plan import MpiPlan, plan
 from hdgemm.mpi.report import Report
 from hdgemm.mpi.solve import solve
 
-__all__ = ["Report", "cho_solve", "cholesky", "lu_factor", "lu_solve", "slogdet", "solve"]
+__all__ = [
+    "MpiPlan",
+    "Report",
+    "cho_solve",
+    "cholesky",
+    "lu_factor",
+    "lu_solve",
+    "plan",
+    "slogdet",
+    "solve",
+]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.units import format_duration, format_speed
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
 
@@ -52,6 +55,11 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return {**asdict(self), "gflops": self.gflops}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as JSON."""
+        text = json.dumps(self.to_dict(), indent=2, allow_nan=False)
+        Path(path).write_text(text + "\n", encoding="utf-8")
 
     def __str__(self) -> str:
         p, q = self.grid

@@ -197,6 +197,9 @@ class Routine:
         The command stores the result over A where that is asked for (`overwrite_a`).
     scratch
         Extents of a file that the run keeps beside the result; None without one.
+    mpi
+        The same function over MPI, ``"module:name"``; "" without one. It takes the operands, `out`,
+        some of the parameters, and the keywords of `hdgemm.mpi.run.MpiKeywords`.
     examples
         Two command lines.
     commands
@@ -217,6 +220,7 @@ class Routine:
     devices: bool = False
     in_place: bool = False
     scratch: Shape | None = None
+    mpi: str = ""
     examples: tuple[str, str] = ("", "")
     commands: bool = True
 

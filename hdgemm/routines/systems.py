@@ -17,6 +17,7 @@ ROUTINES: Final = (
         summary="Solve A·X = B for a square matrix A.",
         function="hdgemm.linalg.solve:solve",
         prepare="hdgemm.linalg.solve:prepare",
+        mpi="hdgemm.mpi.solve:solve",
         operands=(_SQUARE, Operand("b", "n", "p")),
         parameters=(
             ASSUME_A,

@@ -1,12 +1,16 @@
 """Stored matrices over MPI: solutions and factors on every grid, and what all ranks refuse."""
 
 import importlib.util
+import json
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from hdgemm import mpi
+from hdgemm.cli.app import app
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.mpi.communicator import Communicator
 from hdgemm.mpi.strips import Strips
@@ -209,3 +213,88 @@ def test_the_file_of_an_operand_must_not_change_during_the_run(tmp_path, monkeyp
     with pytest.raises(OSError, match="during the run"):
         mpi.solve(tmp_path / "A.npy", np.ones(8), out=tmp_path / "X.npy", **ALONE)
     assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
+
+
+@parallel
+def test_the_command_solves_over_mpi_and_one_rank_speaks(tmp_path):
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((60, 60)), rng.standard_normal((60, 3))
+    np.save(tmp_path / "A.npy", a)
+    np.save(tmp_path / "B.npy", b)
+    np.save(tmp_path / "Z.npy", np.diag([1.0] * 50 + [0.0] * 10))
+    command = ["-m", "hdgemm", "solve", "A.npy", "B.npy", "--out", "X.npy", "--mpi"]
+    done = mpiexec(2, *command, "--nb", "16", "--grid", "2x1", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["n"], found["columns"], found["grid"]) == (60, 3, [2, 1])
+    x = np.load(tmp_path / "X.npy")
+    error = np.abs(a @ x - b).max() / (np.abs(a).sum(axis=1).max() * np.abs(x).max())
+    assert error <= 16 * 60 * np.finfo(float).eps
+    command[3] = "Z.npy"
+    done = mpiexec(2, *command, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("a is singular: pivot 51 is exactly zero") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--transposed"], "--transposed does not go with --mpi"),
+        (["--refine"], "--refine does not go with --mpi"),
+        (["--tile", "8,8,8"], "--tile does not go with --mpi"),
+        (["--grid", "2"], "PxQ"),
+    ],
+)
+def test_options_without_effect_over_mpi_are_refused(tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    np.save("A.npy", np.eye(4))
+    done = CliRunner().invoke(app, ["solve", "A.npy", "A.npy", "--out", "X.npy", "--mpi", *words])
+    assert isinstance(done.exception, InputError)
+    assert message in str(done.exception)
+    done = CliRunner().invoke(app, ["solve", "A.npy", "A.npy", "--out", "X.npy", "--nb", "3"])
+    assert "give --mpi" in str(done.exception)
+
+
+def test_the_plan_of_ranks_states_memory_words_and_seconds():
+    found = mpi.plan("lu", 500_000, ranks=64, host_memory="400GB", rate=2e13, link="25GB")
+    n, side = 500_000, 8
+    assert found.grid == (side, side)
+    assert found.rank_bytes == pytest.approx(8 * n * n / 64, rel=0.05)
+    pivots = n * (side - 1) * (2 + 2 * 192)
+    assert found.words == pytest.approx(3 * n**2 / (2 * side) + pivots)
+    assert found.flops == pytest.approx(2 * n**3 / 3, rel=1e-5)
+    assert found.phases["update"] == pytest.approx(2 * n**3 / 3 / (64 * 2e13), rel=1e-5)
+    assert found.seconds >= found.flops / (64 * 2e13)
+    assert found.storage_bytes == 16 * n**2
+    assert 0 < found.efficiency < 1
+    half = mpi.plan("cholesky", n, ranks=64, host_memory="400GB", rate=2e13)
+    assert half.flops == pytest.approx(found.flops / 2, rel=1e-4)
+
+
+def test_the_plan_refuses_with_the_missing_bytes_and_the_ranks_that_suffice():
+    with pytest.raises(DoesNotFitError, match="or take 32 ranks") as caught:
+        mpi.plan("solve", 500_000, 1, ranks=4, host_memory="100GB", rate=1e12)
+    assert caught.value.missing == caught.value.requested - 100 * 10**9
+    assert mpi.plan("solve", 500_000, 1, ranks=32, host_memory="100GB", rate=1e12).ranks == 32
+    for wrong in (("qr", 4), ("lu", 0)):
+        with pytest.raises(InputError):
+            mpi.plan(*wrong, ranks=2)
+    done = CliRunner().invoke(
+        app, ["plan", "lu", "500000", "--ranks", "64", "--host-memory", "400GB", "--gflops", "900"]
+    )
+    assert "8×8 ranks of 900 GFLOP/s" in done.output
+
+
+def test_the_plan_holds_what_a_solution_takes():
+    """One process takes no more memory than its plan says, strips included."""
+    n, columns = 700, 40
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((n, n)), rng.standard_normal((n, columns))
+    mpi.solve(a[:5, :5], b[:5], **ALONE)  # imports are not counted
+    tracemalloc.start()
+    try:
+        mpi.solve(a, b, nb=64, **ALONE)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= mpi.plan("solve", n, columns, ranks=1, nb=64, rate=1e9).rank_bytes

@@ -1,0 +1,271 @@
+"""Plans of distributed calls: memory, messages and expected time by formulas; nothing is run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from hdgemm.dtypes import ELEMENT_TYPES, SUPPORTED, listed
+from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.fortran import cholesky_pairs, elimination_pairs
+from hdgemm.machine.limits import cores, default_host_bytes
+from hdgemm.mpi.machine import needed_bytes, update_rates
+from hdgemm.mpi.run import BLOCK, GROUP, buffer_bytes
+from hdgemm.mpi.variant import Variant, parse_grid, squarest
+from hdgemm.options import parse_size, whole_number
+from hdgemm.units import format_duration, format_rate, format_size, format_speed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Functions that have a plan, by the names of the command line too.
+ROUTINES: Final[Mapping[str, str]] = {
+    "solve": "solve", "lu": "lu_factor", "lu_factor": "lu_factor", "cholesky": "cholesky",
+}  # fmt: skip
+#: Bytes/s of a rank's link and of the storage where none are given, and seconds of a message.
+LINK: Final = 10e9
+STORAGE: Final = 2e9
+_LATENCY: Final = 2e-6
+#: Most ranks that are tried to find how many suffice.
+_MOST_RANKS: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MpiPlan:
+    """What a distributed call holds, sends and is expected to take.
+
+    Parameters
+    ----------
+    kind
+        Name of the function.
+    n, columns, dtype
+        Order of the matrix, right-hand sides, type of the elements.
+    nb, grid
+        Rows and columns of a block, and of the grid of ranks.
+    rank_bytes
+        Memory of one rank.
+    words
+        Elements that one rank receives during factorisation and solution: about 3n²/(2√P).
+    messages
+        Messages one after the other that a rank waits for: about n·log₂P for pivots.
+    storage_bytes
+        Read and written in all.
+    flops
+        Of all ranks.
+    rank_rate, link, storage
+        Flop/s of one rank, bytes/s of its link, and of the storage for all.
+    phases
+        Expected seconds. With lookahead, panel, broadcast and swap run beneath the update.
+    """
+
+    kind: str
+    n: int
+    columns: int
+    dtype: str
+    nb: int
+    grid: tuple[int, int]
+    rank_bytes: int
+    words: float
+    messages: float
+    storage_bytes: float
+    flops: float
+    rank_rate: float
+    link: float
+    storage: float
+    phases: Mapping[str, float]
+
+    @property
+    def ranks(self) -> int:
+        """Processes of the grid."""
+        return math.prod(self.grid)
+
+    @property
+    def seconds(self) -> float:
+        """Expected duration: what cannot be hidden beneath updates is added."""
+        hideable = sum(self.phases[name] for name in ("panel", "broadcast", "swap"))
+        outside = sum(self.phases[name] for name in ("read", "solve", "write"))
+        return outside + max(self.phases["update"], hideable)
+
+    @property
+    def efficiency(self) -> float:
+        """The arithmetic's time on all ranks, as a part of `seconds`."""
+        return self.flops / (self.ranks * self.rank_rate) / self.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        more = {"seconds": self.seconds, "efficiency": self.efficiency, "ranks": self.ranks}
+        return asdict(self) | more
+
+    def __str__(self) -> str:
+        p, q = self.grid
+        item = np.dtype(self.dtype).itemsize
+        phases = ", ".join(
+            f"{name} {format_duration(each)}" for name, each in self.phases.items() if each
+        )
+        rate, link = format_speed(self.rank_rate / 1e9), format_rate(self.link)
+        received = format_size(self.words * item)
+        lines = (
+            f"{self.kind}: n = {self.n}, {self.columns} right-hand sides, {self.dtype}",
+            f"{p}×{q} ranks of {rate}, links {link}, NB = {self.nb}",
+            f"memory of a rank: {format_size(self.rank_bytes)}",
+            f"a rank receives {received} ({self.words:.3g} elements)",
+            f"and waits for {self.messages:.3g} messages one after the other",
+            f"storage: {format_size(self.storage_bytes)} at {format_rate(self.storage)}",
+            f"expected: {format_duration(self.seconds)}, efficiency {self.efficiency:.1%}",
+            f"phases: {phases}",
+        )
+        return "\n".join(lines)
+
+
+def plan(
+    routine: str,
+    n: int,
+    columns: int = 1,
+    *,
+    ranks: int,
+    dtype: str = "float64",
+    grid: tuple[int, int] | str | None = None,
+    nb: int | None = None,
+    host_memory: float | str | None = None,
+    rate: float | None = None,
+    link: float | str | None = None,
+    storage: float | str | None = None,
+) -> MpiPlan:
+    """Return the plan of a distributed call; nothing is read, and no process is started.
+
+    The words of a rank are those of right-looking elimination on a P×Q grid (HPL 2.3; ScaLAPACK
+    Users' Guide, section 5.2).
+
+    Parameters
+    ----------
+    routine
+        "solve", "lu_factor" (or "lu") or "cholesky".
+    n, columns
+        Order of the matrix, and right-hand sides of "solve".
+    ranks
+        Processes.
+    dtype
+        Of the elements.
+    grid, nb
+        As in `solve`.
+    host_memory
+        Memory of one rank in bytes, or a text such as ``"400GB"``; None for the default of this
+        machine.
+    rate
+        Flop/s of one rank; None measures updates on all cores of this machine.
+    link, storage
+        Bytes/s of one rank's link, 10 GB/s by default, and of the storage for all ranks, 2 GB/s.
+
+    Raises
+    ------
+    DoesNotFitError
+        When a rank needs more memory: `missing` in bytes, and how many ranks suffice.
+
+    Examples
+    --------
+    >>> print(hdgemm.mpi.plan("lu", 500_000, ranks=64, host_memory="400GB"))
+    """
+    kind = ROUTINES.get(routine)
+    if kind is None:
+        raise InputError(f"no plan over MPI for {routine!r}: {', '.join(ROUTINES)} have one")
+    if dtype not in SUPPORTED:
+        raise InputError(f"dtype must be {listed('or')}, got {dtype!r}")
+    count = whole_number(ranks, "ranks")
+    columns = whole_number(columns, "columns") if kind == "solve" else 0
+    shape = parse_grid(grid) if isinstance(grid, str) else grid or squarest(count)
+    if math.prod(shape) > count:
+        raise InputError(
+            f"a grid of {shape[0]}×{shape[1]} has {math.prod(shape)} ranks, there are {count}"
+        )
+    variant = Variant(whole_number(n, "n"), BLOCK if nb is None else nb, shape)
+    item = np.dtype(dtype).itemsize
+    available = default_host_bytes() if host_memory is None else int(parse_size(host_memory))
+    need = _rank_bytes(variant, columns, item)
+    if need > available:
+        raise _too_large(variant, columns, item, need, available)
+    return _priced(
+        kind, variant, columns, dtype, rate or _measured_rate(),
+        LINK if link is None else float(parse_size(link)),
+        STORAGE if storage is None else float(parse_size(storage)),
+    )  # fmt: skip
+
+
+def _rank_bytes(variant: Variant, columns: int, itemsize: int) -> int:
+    need = needed_bytes(variant, columns=columns, itemsize=itemsize)
+    return need + buffer_bytes(variant, columns, itemsize)
+
+
+def _too_large(
+    variant: Variant, columns: int, itemsize: int, need: int, available: int
+) -> DoesNotFitError:
+    """Return the error with the missing bytes, and the ranks that suffice."""
+    error = DoesNotFitError.within(f"each rank for n = {variant.n}", need, available)
+    ranks = math.prod(variant.grid)
+    while ranks < _MOST_RANKS:
+        ranks *= 2
+        if _rank_bytes(replace(variant, grid=squarest(ranks)), columns, itemsize) <= available:
+            error.args = (f"{error}, or take {ranks} ranks",)
+            error.numbers["ranks"] = ranks
+            break
+    return error
+
+
+def _measured_rate() -> float:
+    """Return flop/s of updates on all cores of this machine, each with a thread of its own."""
+    with threadpool_limits(1, user_api="blas"):
+        return max(update_rates().values()) * cores()
+
+
+def _priced(
+    kind: str, variant: Variant, columns: int, dtype: str, rate: float, link: float, storage: float
+) -> MpiPlan:
+    """Return the plan with the formulas for each phase."""
+    (p, q), n, nb = variant.grid, variant.n, min(variant.nb, variant.n)
+    item, flop = np.dtype(dtype).itemsize, ELEMENT_TYPES[dtype].flops
+    ranks, symmetric = p * q, kind == "cholesky"
+    steps, groups = -(-n // nb), -(-columns // GROUP)
+    pairs = cholesky_pairs(n, n) if symmetric else elimination_pairs(n, n)
+    # Panels pass along rows of the grid. Along columns: rows of U and those that they replace, or
+    # the panel's rows for the local columns; and for each pivot a candidate of every process.
+    panels = n * n / (2 * p) * (q > 1)
+    swapped = n * n / (2 * q if symmetric else q) * (p > 1)
+    pivots = 0.0 if symmetric else n * (p - 1) * (2.0 + 2.0 * nb)
+    solved = columns * n * (q / p + 1 / q) * (ranks > 1)
+    down, along = math.ceil(math.log2(p)), math.ceil(math.log2(q))
+    waits = (steps if symmetric else n) * down
+    solving = groups * steps * (down + along)
+    square, rhs = n * n * item, n * columns * item
+    given, taken = (square / 2 if symmetric else square) + rhs, rhs if kind == "solve" else square
+    dealt = 1 / ranks / link * (ranks > 1)
+    phases = {
+        "read": max(given / storage, given * dealt),
+        "panel": pivots * item / link + waits * _LATENCY + flop * n * n * nb / 2 / (p * rate),
+        "broadcast": panels * item / link + steps * along * _LATENCY,
+        "swap": swapped * item / link + steps * (p - 1) * _LATENCY,
+        "update": flop * (pairs + n * n * columns / 2) / (ranks * rate),
+        "solve": flop * n * n * columns / 2 / (ranks * rate)
+        + solved * item / link
+        + solving * _LATENCY,
+        "write": max(taken / storage, taken * dealt),
+    }
+    return MpiPlan(
+        kind,
+        n,
+        columns,
+        dtype,
+        variant.nb,
+        variant.grid,
+        _rank_bytes(variant, columns, item),
+        panels + swapped + pivots + solved,
+        waits + solving,
+        given + taken,
+        flop * (pairs + n * n * columns),
+        rate,
+        link,
+        storage,
+        phases,
+    )
