@@ -1,5 +1,6 @@
 """`hdgemm multiply`: C := alpha·op(A)·op(B) + beta·C, file to file."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,9 @@ def command(
     restart: args.Restart = False,
     no_clobber: args.NoClobber = False,
     dry_run: args.DryRun = False,
+    plan_file: Annotated[
+        Path | None, typer.Option("--plan", help="Run the plan that --dry-run --json printed.")
+    ] = None,
     trace: args.TraceFile = None,
     gantt: args.GanttFile = None,
     tilemap: Annotated[
@@ -79,9 +83,37 @@ def command(
         place.kind.check_new(place, durable=checkpoint)
         print_plans(plans, as_json=as_json)
         return
+    if plan_file is not None:
+        fixed = {
+            "--host-memory": host_memory, "--device-memory": device_memory, "--device": device,
+            "--split": split, "--threads": threads, "--strategy": strategy, "--tile": tile,
+            "--verify": verify, "--verify-tiles": verify_tiles, "--checkpoint": checkpoint,
+            "--restart": restart,
+        }  # fmt: skip
+        outputs.show(out.name, _planned_run(plan_file, a, b, product, fixed))
+        return
     outputs.show(
         out.name,
         lambda progress: multiply(
             a, b, **product, progress=progress, checkpoint=checkpoint, restart=restart
         ),
     )
+
+
+def _planned_run(
+    file: Path, a: Path, b: Path, product: Mapping[str, Any], fixed: Mapping[str, object]
+) -> Callable[[Any], Any]:
+    """Return the run of a plan in a file; `fixed` are options that a plan leaves no choice of."""
+    from hdgemm.errors import InputError
+    from hdgemm.matrices.files import read_regular
+    from hdgemm.pipeline.plan import from_json
+    from hdgemm.preflight import execute
+
+    if given := [name for name, value in fixed.items() if value]:
+        raise InputError(f"--plan decides what {', '.join(given)} would choose: leave one of them")
+    beta, c, out = (product[name] for name in ("beta", "c", "out"))
+    if beta != 0 and c != out:
+        raise InputError(f"--plan updates C in place: give --c {out}, or beta 0; got --c {c}")
+    planned = from_json(read_regular(file).decode("utf-8", "replace"))
+    kept = {name: product[name] for name in ("alpha", "beta", "trans_a", "trans_b")}
+    return lambda progress: execute(planned, a, b, out, **kept, progress=progress)

@@ -70,6 +70,23 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(run, tmp_path):
     assert run(*PRODUCT, "--out", "D.csv", "--dry-run").returncode == 2
 
 
+def test_a_plan_that_was_printed_is_run_again(run, tmp_path):
+    shown = run(*PRODUCT, "--out", "D.npy", "--dry-run", "--json", "--tile", "16,16,16").stdout
+    (tmp_path / "p.json").write_text(shown)
+    done = run("multiply", "A.npy", "B.npy", "--out", "D.npy", "--plan", "p.json", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["plan"]["tile"] == [16, 16, 16]
+    a, b = (np.load(tmp_path / name) for name in ("A.npy", "B.npy"))
+    np.testing.assert_allclose(np.load(tmp_path / "D.npy"), a @ b)
+    for wrong in (("--tile", "8,8,8"), ("--beta", "2", "--c", "C.npy"), ("--verify",)):
+        refused = run("multiply", "A.npy", "B.npy", "--out", "D.npy", "--plan", "p.json", *wrong)
+        assert refused.returncode == 2
+        assert "--plan" in refused.stderr
+    (tmp_path / "p.json").write_bytes(b"\xff{")
+    refused = run("multiply", "A.npy", "B.npy", "--out", "D.npy", "--plan", "p.json")
+    assert (refused.returncode, "plan in JSON" in refused.stderr) == (2, True)
+
+
 def test_no_clobber_keeps_what_exists(run, tmp_path):
     old = (tmp_path / "C.npy").read_bytes()
     for command in (
