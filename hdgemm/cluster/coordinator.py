@@ -17,9 +17,9 @@ from numpy.linalg import LinAlgError
 
 from hdgemm.cluster.connection import ClusterError, Scheduler
 from hdgemm.cluster.marks import Marks, WrongOutputError
+from hdgemm.cluster.submissions import Submission, Submissions
 from hdgemm.cluster.suspects import Suspects
 from hdgemm.cluster.task import UnknownJobError, free_memory
-from hdgemm.cluster.tasks import Task, Tasks
 from hdgemm.cluster.workers import Workers
 from hdgemm.errors import CancelledRunError, NotFiniteError
 
@@ -96,7 +96,7 @@ class Coordinator:
         self._itemsize = itemsize
         self._measures_storage = bandwidth is None
         self._show = show
-        self._tasks = Tasks(client, job)
+        self._tasks = Submissions(client, job)
         #: Workers whose queues may have room.
         self._idle: set[str] = set()
         self._failures: dict[str, int] = {}
@@ -264,7 +264,7 @@ class Coordinator:
             self.receipts += receipts
             self._show(self)
 
-    def _fail(self, task: Task) -> None:
+    def _fail(self, task: Submission) -> None:
         """Return the block of a task that has ended, and judge its error."""
         if task.worker not in self.pool:
             return

@@ -10,8 +10,8 @@ import numpy as np
 from hdgemm.blas.blockwise import block_of
 from hdgemm.call.compute import compute
 from hdgemm.call.keywords import Call
+from hdgemm.cluster.block_writer import BlockWriter, TriangleWriter
 from hdgemm.cluster.receipts import Receipt
-from hdgemm.cluster.recorder import Recorder, TriangleRecorder
 from hdgemm.matrices.base import Operand
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.product.product import Product
@@ -90,11 +90,11 @@ class Job:
     options: Options
     lower: bool | None = None
 
-    def recorder(self, c: Matrix, may_write: Callable[[], None]) -> Recorder:
+    def writer(self, c: Matrix, may_write: Callable[[], None]) -> BlockWriter:
         """Return C as a worker writes it."""
         if self.lower is None:
-            return Recorder(c, may_write)
-        return TriangleRecorder(c, may_write, lower=self.lower)
+            return BlockWriter(c, may_write)
+        return TriangleWriter(c, may_write, lower=self.lower)
 
     def described(self, stack: ExitStack) -> Described:
         """Open all operands, and describe the product to the planner."""
@@ -115,21 +115,21 @@ class Job:
         """Return a block in stored rows and columns."""
         return block
 
-    def compute(self, task: BlockTask, process: Process) -> tuple[Receipt, Recorder]:
+    def compute(self, task: BlockTask, process: Process) -> tuple[Receipt, BlockWriter]:
         """Compute and store one block of C; return C to make durable."""
         product, block = self.open(process.stack), task.block
         task.check_mark(product.destination.matrix)
-        recorder = self.recorder(product.destination.matrix, process.may_write)
+        writer = self.writer(product.destination.matrix, process.may_write)
         part = block_of(
-            replace(product, c=Operand(recorder)), slice(block.row, block.row + block.rows),
+            replace(product, c=Operand(writer)), slice(block.row, block.row + block.rows),
             slice(block.col, block.col + block.cols),
         )  # fmt: skip
         session = process.session
         report = compute(part, Call(session=session, watch=process.watch))
         receipt = Receipt.of(
-            task.number, block, recorder, report.timeline, report.stages, report.peak_memory_bytes
+            task.number, block, writer, report.timeline, report.stages, report.peak_memory_bytes
         )
-        return receipt, recorder
+        return receipt, writer
 
     def open(self, stack: ExitStack) -> Product:
         """Open all operands, which `stack` closes; raise `InputError` when one cannot be opened."""

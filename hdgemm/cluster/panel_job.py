@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from hdgemm.blas.blockwise import rectangle
+from hdgemm.cluster.block_writer import BlockWriter
 from hdgemm.cluster.job import Described, Process, describe
 from hdgemm.cluster.receipts import Receipt
-from hdgemm.cluster.recorder import Recorder
 from hdgemm.errors import NotFiniteError
 from hdgemm.fortran import trsm
 from hdgemm.machine.limits import default_host_bytes
@@ -88,7 +88,7 @@ class PanelJob:
             return block
         return Rect(block.col, block.row, block.cols, block.rows)
 
-    def compute(self, task: BlockTask, process: Process) -> tuple[Receipt, Recorder]:
+    def compute(self, task: BlockTask, process: Process) -> tuple[Receipt, BlockWriter]:
         """Compute and store one block of L; return L to make durable."""
         work, block = _Work(), task.block
         a, factor = self._open(process.stack)
@@ -106,7 +106,7 @@ class PanelJob:
                     bar[:column, column] = 0
             else:
                 trsm(solver, bar, side="R", trans="C")
-        return self._store(task, bar, Recorder(factor.matrix, process.may_write), work)
+        return self._store(task, bar, BlockWriter(factor.matrix, process.may_write), work)
 
     def _open(self, stack: ExitStack) -> tuple[Operand, Operand]:
         return self.a.open(stack), self.factor.open(stack, writable=True)
@@ -152,12 +152,12 @@ class PanelJob:
         work.add(began, report)
 
     def _store(
-        self, task: BlockTask, bar: NDArray[Any], recorder: Recorder, work: _Work
-    ) -> tuple[Receipt, Recorder]:
+        self, task: BlockTask, bar: NDArray[Any], writer: BlockWriter, work: _Work
+    ) -> tuple[Receipt, BlockWriter]:
         stored = self.stored(task.block)
         with work.doing("store2", nbytes=bar.nbytes):
-            recorder.write(stored.row, stored.col, bar.T if self.factor.trans else bar)
-        return work.receipt(task.number, stored, recorder, bar.nbytes), recorder
+            writer.write(stored.row, stored.col, bar.T if self.factor.trans else bar)
+        return work.receipt(task.number, stored, writer, bar.nbytes), writer
 
 
 class _Work:
@@ -188,12 +188,12 @@ class _Work:
             if event.stage in ("load1", "mult1")
         ]
 
-    def receipt(self, number: int, block: Rect, recorder: Recorder, held: int) -> Receipt:
+    def receipt(self, number: int, block: Rect, writer: BlockWriter, held: int) -> Receipt:
         """Return the receipt of the block, beside which `held` bytes were in memory."""
         timeline = Timeline(tuple(self._events), self.now())
         moved = {stage: stats.nbytes for stage, stats in timeline.stages().items()}
         stages = stage_reports(timeline, moved)
-        return Receipt.of(number, block, recorder, timeline, stages, self._peak + held)
+        return Receipt.of(number, block, writer, timeline, stages, self._peak + held)
 
 
 def _read(operand: Operand, out: NDArray[Any]) -> None:

@@ -13,7 +13,7 @@ from hdgemm.report import StageReport
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hdgemm.cluster.recorder import Recorder
+    from hdgemm.cluster.block_writer import BlockWriter
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Timeline
 
@@ -59,12 +59,12 @@ class Receipt:
 
     @classmethod
     def of(
-        cls, number: int, block: Rect, recorder: Recorder, timeline: Timeline,
+        cls, number: int, block: Rect, writer: BlockWriter, timeline: Timeline,
         stages: Mapping[Stage, StageReport], peak_memory: int | None,
     ) -> Receipt:  # fmt: skip
-        """Make the receipt of a block that `recorder` has stored; its times are filled in later."""
+        """Make the receipt of a block that `writer` has stored; its times are filled in later."""
         return cls(
-            number, block, recorder.pieces(block),
+            number, block, writer.pieces(block),
             stages, events=coalesce(timeline.events), peak_memory=peak_memory or 0,
         )  # fmt: skip
 

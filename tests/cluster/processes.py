@@ -63,7 +63,7 @@ def wait_for(condition, seconds=300):
 
 def hold(moment, file):
     """Make this process's next block stop for ever at a moment, and write its pid to `file`."""
-    from hdgemm.cluster import job, receipts, recorder
+    from hdgemm.cluster import block_writer, job, receipts
 
     def wait():
         Path(file).write_text(str(os.getpid()))
@@ -80,7 +80,7 @@ def hold(moment, file):
     if moment == "before":
         job.block_of = stop_after(job.block_of)
     elif moment == "during":
-        recorder.Recorder.write = stop_after(recorder.Recorder.write)
+        block_writer.BlockWriter.write = stop_after(block_writer.BlockWriter.write)
     else:
         receipts.coalesce = stop_after(receipts.coalesce)
 

@@ -6,8 +6,8 @@ import numpy as np
 
 import hdgemm
 from hdgemm.cluster import job
+from hdgemm.cluster.block_writer import BlockWriter
 from hdgemm.cluster.marks import BlockTask
-from hdgemm.cluster.recorder import Recorder
 from hdgemm.cluster.references import Reference
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.options import Options
@@ -27,9 +27,9 @@ def test_each_block_has_the_plan_of_a_product_of_its_own(tmp_path, monkeypatch):
     planned = []
     compute = job.compute
 
-    def recorded(product, chosen, *arguments, **named):
-        planned.append(chosen)
-        return compute(product, chosen, *arguments, **named)
+    def recorded(product, call, *arguments, **named):
+        planned.append(call.options or call.session.options)
+        return compute(product, call, *arguments, **named)
 
     monkeypatch.setattr(job, "compute", recorded)
     with (
@@ -54,8 +54,8 @@ def test_a_block_becomes_durable_after_its_run():
     flushed = []
     c = ArrayMatrix(np.zeros((4, 4)))
     c.flush = lambda: flushed.append(True)
-    recorder = Recorder(c, lambda: None)
-    recorder.part(0, 0, (2, 4)).flush()
+    writer = BlockWriter(c, lambda: None)
+    writer.part(0, 0, (2, 4)).flush()
     assert not flushed
-    recorder.sync()
+    writer.sync()
     assert flushed

@@ -102,9 +102,9 @@ def test_a_busy_scheduler_is_waited_for_and_a_silent_one_is_not(monkeypatch):
 
 def hold_before_write(reached, go_on):
     """Let this process wait before it writes a block, until a file exists."""
-    from hdgemm.cluster import recorder
+    from hdgemm.cluster import block_writer
 
-    original = recorder.as_stored
+    original = block_writer.as_stored
 
     def wait(*arguments):
         stored = original(*arguments)
@@ -113,14 +113,14 @@ def hold_before_write(reached, go_on):
             time.sleep(1e-4)
         return stored
 
-    recorder.as_stored = wait
+    block_writer.as_stored = wait
 
 
 def wait_for_other(reached):
     """Let this process wait in a block that is no diagonal one until a file exists, or never."""
-    from hdgemm.cluster import recorder
+    from hdgemm.cluster import block_writer
 
-    original = getattr(recorder.as_stored, "original", recorder.as_stored)
+    original = getattr(block_writer.as_stored, "original", block_writer.as_stored)
 
     def wait(tile, dtype):
         if tile.shape[0] != tile.shape[1]:
@@ -128,7 +128,7 @@ def wait_for_other(reached):
         return original(tile, dtype)
 
     wait.original = original
-    recorder.as_stored = original if reached is None else wait
+    block_writer.as_stored = original if reached is None else wait
 
 
 def lose(client, address):

@@ -47,9 +47,9 @@ ROUTINES = ["multiply", "syrk, lower", "syrk, upper", "cholesky, lower", "choles
 
 def spoil(wrong):
     """Let this process store a wrong element in each block, or right ones again."""
-    from hdgemm.cluster import recorder
+    from hdgemm.cluster import block_writer
 
-    original = getattr(recorder.as_stored, "original", recorder.as_stored)
+    original = getattr(block_writer.as_stored, "original", block_writer.as_stored)
 
     def spoiled(tile, dtype):
         stored = original(tile, dtype).copy()
@@ -57,7 +57,7 @@ def spoil(wrong):
         return stored
 
     spoiled.original = original
-    recorder.as_stored = spoiled if wrong else original
+    block_writer.as_stored = spoiled if wrong else original
 
 
 @pytest.mark.parametrize("routine", ROUTINES)

@@ -14,6 +14,7 @@ from hdgemm.durable.audit import audit
 from hdgemm.durable.earlier_run import DamagedError
 from hdgemm.durable.journal import Journal
 from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.options import Options
 from tests.durable.durable_case import TILE, Case, shared_case
 
@@ -196,11 +197,19 @@ class TestRefusals:
         with pytest.raises(InputError, match="restart goes with checkpoint"):
             Case(tmp_path).run(checkpoint=False, restart=True)
 
-    @pytest.mark.parametrize("begin", [{"format": 999}, {"format": 1, "run": "x", "plan": None}])
-    def test_what_is_no_journal(self, tmp_path, begin):
+    @pytest.mark.parametrize(
+        "record",
+        [
+            {"begin": {"format": 999}},
+            {"begin": {"format": 1, "run": "x", "plan": None}},
+            {"factor": {"format": 1, "run": "x"}},
+            {"rows": {"plan": {}}},
+        ],
+    )
+    def test_what_is_no_journal(self, tmp_path, record):
         case = Case(tmp_path)
         with Journal(case.journal) as journal:
-            journal.append([{"begin": begin}])
+            journal.append([record])
         with pytest.raises(InputError, match="no journal of format 2"):
             case.run()
         case.run(restart=True)
@@ -287,6 +296,26 @@ class TestDamage:
         flip(case.journal, case.journal.stat().st_size - 300, 0)
         with pytest.raises(DamagedError, match="is damaged in lines"):
             case.run()
+
+    def test_a_piece_that_is_recorded_and_not_stored_is_in_the_redo_log(
+        self, tmp_path, monkeypatch
+    ):
+        case, write, rects = Case(tmp_path, "update"), FileMatrix.write, []
+
+        def tear(matrix, row, col, tile):
+            rects.append((row, col))
+            if len(rects) == 9:
+                write(matrix, row, col, tile[: len(tile) // 2])
+                raise MatrixIOError("torn", path="C.npy", offset=0, length=0)
+            write(matrix, row, col, tile)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FileMatrix, "write", tear)
+            with pytest.raises(MatrixIOError, match="torn"):
+                case.run()
+        # Without the log the half of a piece could not be computed again.
+        assert case.run().resumption.kept == 9
+        assert case.sha() == case.expected
 
 
 class TestAudit:

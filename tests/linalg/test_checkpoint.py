@@ -11,6 +11,7 @@ import pytest
 import scipy.linalg
 
 import hdgemm
+from hdgemm.durable.audit import audit
 from hdgemm.durable.earlier_run import DamagedError
 from hdgemm.durable.journal import Journal
 from hdgemm.linalg import (
@@ -252,6 +253,18 @@ def test_reflectors_of_qr_go_on_to_the_same_bits(tmp_path, shape, in_place):
     factors = open_factors(out)
     np.testing.assert_array_equal(factors.qr, expected)
     np.testing.assert_array_equal(factors.tau, tau)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_factor_is_audited(tmp_path, call, in_place):
+    np.save(tmp_path / "A.npy", np.asfortranarray(matrix_for(call)))
+    where = {"overwrite_a": True} if in_place else {"out": tmp_path / "F.npy"}
+    call(tmp_path / "A.npy", options=SLABS, checkpoint=True, **where)
+    out = tmp_path / ("A.npy" if in_place else "F.npy")
+    assert audit(out).passed
+    np.load(out, mmap_mode="r+")[20, 20] += 1
+    assert len(audit(out).damaged) == 1
 
 
 def test_two_runs_on_one_journal_are_refused(tmp_path):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Recorder(Wrapper):
+class BlockWriter(Wrapper):
     """C with the checksum of each rectangle that is written, in the order of C's rows.
 
     `may_write` returns before each write, or raises.
@@ -50,7 +50,7 @@ class Recorder(Wrapper):
         return sorted(self._pieces.items())
 
 
-class TriangleRecorder(Recorder):
+class TriangleWriter(BlockWriter):
     """One triangle of C, as C is stored; elements of the other one keep their values."""
 
     def __init__(self, matrix: Matrix, may_write: Callable[[], None], *, lower: bool) -> None:

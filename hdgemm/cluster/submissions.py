@@ -29,7 +29,7 @@ _ERROR_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class Submission:
     """A block that a worker computes, or that waits there; `marked` where it has a mark."""
 
     worker: str
@@ -38,7 +38,7 @@ class Task:
     marked: bool
 
 
-class Tasks:
+class Submissions:
     """Tasks by number, in the order of submission; a context in which their receipts are heard.
 
     At its end all tasks are cancelled: the workers stop after at most one operation per lane.
@@ -48,7 +48,7 @@ class Tasks:
         self._client = client
         self._topic = job.topic
         self._name = f"hdgemm-{job.run}-{job.topic[-8:]}"
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[int, Submission] = {}
         self._submitted = 0
         self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -88,9 +88,9 @@ class Tasks:
         )  # fmt: skip
         for task, future in zip(tasks, futures, strict=True):
             marked = task.mark is not None
-            self._tasks[task.number] = Task(address, task.block, future, marked)
+            self._tasks[task.number] = Submission(address, task.block, future, marked)
 
-    def pop(self, number: int) -> Task | None:
+    def pop(self, number: int) -> Submission | None:
         """Return a task, which has ended; None for one that was given up before."""
         return self._tasks.pop(number, None)
 
@@ -108,7 +108,7 @@ class Tasks:
         except queue.Empty:
             return [Receipt.from_message(message) for message in heard]
 
-    def error(self, task: Task) -> BaseException | None:
+    def error(self, task: Submission) -> BaseException | None:
         """Return the error of a task that has failed; None for one that was lost or given up."""
         if task.future.status != "error":
             return None
