@@ -20,7 +20,7 @@ from hdgemm.pipeline.slots import pieces_of
 from hdgemm.pipeline.tiles import Rect
 from hdgemm.pipeline.timeline import Timeline
 from hdgemm.planning.resume import remaining
-from hdgemm.report import Resumption, build_report
+from hdgemm.report import build_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -125,13 +125,9 @@ class ProductCheckpoint(Checkpoint):
     def report(self) -> Report:
         """Return the report of a run that had nothing to do."""
         devices, plan = self._recorded
-        tiles = len(plan.units) if len(devices) == 1 else len(self.pieces.standing())
-        return build_report(
-            [plan],
-            Timeline((), 0.0),
-            planned_bytes={},
-            resumption=Resumption(str(self.path), tiles, tiles, finished=True),
-        )
+        fixed = len(devices) == 1
+        self._kept = self._parts = len(plan.units if fixed else self.pieces.standing())
+        return build_report([plan], Timeline((), 0.0), planned_bytes={}, resumption=self.resumption)
 
 
 def run_durably(
