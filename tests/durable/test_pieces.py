@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hdgemm.durable.journal import encode
 from hdgemm.durable.pieces import Entry, FinishedPieces
-from hdgemm.pipeline.plan import Rect
+from hdgemm.pipeline.tiles import Rect
 
 
 def grid(m, n, height, width):
