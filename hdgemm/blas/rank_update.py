@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from hdgemm.blas.blockwise import opened_result, opened_session, product_summary
 from hdgemm.blas.products import result_place
@@ -13,21 +16,32 @@ from hdgemm.call.input_checks import check_reread
 from hdgemm.call.keywords import Call, ReportKeywords, public_call
 from hdgemm.call.plans import JointPlan
 from hdgemm.call.prepared import Prepared
+from hdgemm.call.recorder import Recorder
 from hdgemm.errors import InputError
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.planned import planned_matrix
+from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.product.arguments import flag, trans_flags
 from hdgemm.product.product import Product
 from hdgemm.run.scaling import run_scaling
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Unpack
 
+    from hdgemm.matrices.base import Operand
     from hdgemm.progress import Watch
 
 #: Routines that multiply by conjugate transposes.
 _HERMITIAN: Final = ("herk", "her2k")
+#: The other `trans` of each routine.
+_OTHER: Final = {"syrk": 1, "herk": 2, "syr2k": 1, "her2k": 2}
+#: Bytes of A·A^T, and that size as a multiple of A, above which a call warns.
+_LARGE_BYTES: Final = 1 << 30
+_LARGE_FACTOR: Final = 8
+#: Order of the blocks that are copied to the other triangle at once.
+_MIRRORED: Final = 512
 
 
 @public_call(ReportKeywords)
@@ -40,6 +54,7 @@ def syrk(
     lower: int = False,
     overwrite_c: int = False,
     *,
+    symmetric: bool = False,
     out: Any = None,
     **keywords: Unpack[ReportKeywords],
 ) -> Any:
@@ -62,6 +77,8 @@ def syrk(
         The triangle that is computed: the lower one, or the upper one (the default).
     overwrite_c
         C's memory may be used for the result.
+    symmetric
+        Copy the triangle to the other one at the end: all of C is written.
     out
         As in `hdgemm.dgemm`: an array, a stored matrix or view, the location of a file, or `c`.
     options
@@ -90,9 +107,9 @@ def syrk(
     --------
     >>> hdgemm.syrk(1.0, "A.npy", trans=1, lower=1, out="C.npy")
     """
-    return _updated(
-        "syrk", (alpha, a, a), (beta, c, overwrite_c), trans, lower, out, Call.of(**keywords)
-    )
+    call = Call.of(**keywords)
+    old = beta, c, overwrite_c
+    return _updated("syrk", (alpha, a, a), old, trans, lower, out, call, whole=symmetric)
 
 
 @public_call(ReportKeywords)
@@ -105,6 +122,7 @@ def herk(
     lower: int = False,
     overwrite_c: int = False,
     *,
+    symmetric: bool = False,
     out: Any = None,
     **keywords: Unpack[ReportKeywords],
 ) -> Any:
@@ -113,9 +131,9 @@ def herk(
     alpha and beta are real. ``trans=2`` computes A^H·A. All other arguments, results and errors
     are as in `syrk`, which computes the same for real matrices.
     """
-    return _updated(
-        "herk", (alpha, a, a), (beta, c, overwrite_c), trans, lower, out, Call.of(**keywords)
-    )
+    call = Call.of(**keywords)
+    old = beta, c, overwrite_c
+    return _updated("herk", (alpha, a, a), old, trans, lower, out, call, whole=symmetric)
 
 
 @public_call(ReportKeywords)
@@ -174,9 +192,14 @@ def _updated(
     lower: int,
     out: Any,
     call: Call,
+    *,
+    whole: bool = False,
 ) -> Any:
-    """Return C, updated by a routine of rank k or 2k with alpha, A and B; `old` has beta and C."""
-    with _prepared(name, factors, old, trans, lower, out, call) as prepared:
+    """Return C, updated by a routine of rank k or 2k with alpha, A and B; `old` has beta and C.
+
+    With `whole`, both triangles are stored.
+    """
+    with _prepared(name, factors, old, trans, lower, out, call, whole=whole) as prepared:
         return prepared.run()
 
 
@@ -198,6 +221,8 @@ def _prepared(
     lower: int,
     out: Any,
     call: Call,
+    *,
+    whole: bool = False,
 ) -> Iterator[Prepared[Any]]:
     """Yield an update, planned; arguments as of `_updated`."""
     (alpha, a, b), (beta, c, overwrite_c) = factors, old
@@ -209,6 +234,7 @@ def _prepared(
     product = _checked(name, product, trans)
     if product.c is not None:
         check_reread(product.c.matrix.dtype, product.dtype)
+    _warn_of_size(name, product, trans)
     new = out is None or product.c is None
 
     def update_of(stored: Product) -> TriangleUpdate:
@@ -222,12 +248,50 @@ def _prepared(
             with opened_result(product, run) as stored:
                 filled = _filled(stored, c, run.watch) if new else stored
                 portions = update_of(filled).run(plan, run)
+                if whole:
+                    hermitian = name in _HERMITIAN
+                    _mirror(stored.destination, run.watch, below=below, hermitian=hermitian)
                 stored.destination.matrix.flush()
                 portions.finish(product_summary(name, stored, run.options))
             return product.result()
 
         facts = product_summary(name, product, run.options)
         yield Prepared(JointPlan(facts, plan.parts), compute)
+
+
+def _warn_of_size(name: str, product: Product, trans: int) -> None:
+    """Warn of an A·A^T that is much larger than a tall A: A^T·A may be meant."""
+    n, k = product.m, product.k
+    size = n * n * product.dtype.itemsize
+    if (
+        not trans
+        and n > k
+        and size > max(_LARGE_BYTES, _LARGE_FACTOR * n * k * product.dtype.itemsize)
+    ):
+        warnings.warn(
+            f"A is {n}×{k}, and A·A^T takes {format_size(size)}: pass trans={_OTHER[name]} for "
+            f"the product of order {k}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _mirror(c: Operand, watch: Watch, *, below: bool, hermitian: bool) -> None:
+    """Copy the triangle of C that is computed to the other one, by blocks."""
+    matrix, recorder = StoredMatrix(c, writable=True), Recorder(watch, 0)
+    starts = range(0, len(matrix), _MIRRORED)
+    for first in starts:
+        for second in starts[: first // _MIRRORED + 1]:
+            recorder.check_cancel()
+            rows, cols = slice(first, first + _MIRRORED), slice(second, second + _MIRRORED)
+            source = (rows, cols) if below else (cols, rows)
+            block = matrix[source].read()
+            other = block.conj().T if hermitian else block.T
+            if first == second:
+                kept = np.tril(block) if below else np.triu(block)
+                matrix[source] = kept + (np.triu(other, 1) if below else np.tril(other, -1))
+            else:
+                matrix[source[::-1]] = other
 
 
 def _checked(name: str, product: Product, trans: int) -> Product:
