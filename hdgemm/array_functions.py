@@ -18,8 +18,11 @@ from hdgemm.linalg.cholesky import cholesky
 from hdgemm.linalg.determinant import det, slogdet
 from hdgemm.linalg.inverse import inv
 from hdgemm.linalg.lstsq import lstsq
+from hdgemm.linalg.norm import norm
+from hdgemm.linalg.pinv import pinv
 from hdgemm.linalg.qr import qr
 from hdgemm.linalg.solve import solve
+from hdgemm.linalg.svd import svd, svdvals
 from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices.array_protocols import register
 from hdgemm.matrices.conversion import computed_in
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 _LEAST: Final = 32 << 20
 #: NumPy's named tuples.
 _QR: Final[Any] = type(np.linalg.qr(np.eye(1)))
+_SVD: Final[Any] = type(np.linalg.svd(np.eye(1)))
 _SLOGDET: Final[Any] = type(np.linalg.slogdet(np.eye(1)))
 
 
@@ -150,16 +154,36 @@ def _slogdet(a: Any) -> Any:
     return _SLOGDET(*slogdet(a))
 
 
+def _svd(
+    a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False
+) -> Any:
+    """Return `numpy.linalg.svd` of a matrix."""
+    if hermitian:
+        raise InputError("svd of a stored matrix takes no hermitian=True: leave it out")
+    if not compute_uv:
+        return svdvals(a)
+    shape = sum(_shape(a)), min(_shape(a))
+    options = _options_beside(shape, _dtype(a), "U and Vh")
+    return _SVD(*svd(a, full_matrices, options=options))
+
+
+def _pinv(a: Any, rcond: float | None = None, *, rtol: float | None = None) -> Any:
+    """Return `numpy.linalg.pinv` of a matrix."""
+    options = _options_beside(_shape(a)[::-1], _dtype(a), "the pseudoinverse")
+    return pinv(a, rtol=rcond if rtol is None else rtol, options=options)
+
+
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A002
-    """Return the Frobenius, 1-, or infinity norm of a matrix in one pass over its rows."""
+    """Return `numpy.linalg.norm` of a matrix, with NaN for NaN, by blocks of rows."""
     if axis is not None or keepdims:
         raise InputError("norm of a stored matrix is that of all elements: leave out axis")
+    real = computed_in(x.dtype).type(0).real.dtype
     if ord in (None, "fro", "f"):
         parts = [scipy.linalg.norm(block, check_finite=False) for _, block in x.blocks()]
-        return np.float64(math.hypot(*parts))
+        return real.type(math.hypot(*parts))
     best = {1: np.max, -1: np.min, np.inf: np.max, -np.inf: np.min}.get(ord)
     if best is None:
-        raise InputError(f"norm has ord None, 'fro', 1, -1, inf and -inf out of core, got {ord!r}")
+        return real.type(norm(x, ord, check_finite=False))
     if abs(ord) == 1:
         return best(sum(np.abs(block).sum(axis=0) for _, block in x.blocks()))
     return best(np.concatenate([np.abs(block).sum(axis=1) for _, block in x.blocks()]))
@@ -206,6 +230,9 @@ _FUNCTIONS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
     np.linalg.lstsq: _lstsq,
     np.linalg.det: det,
     np.linalg.slogdet: _slogdet,
+    np.linalg.svd: _svd,
+    np.linalg.svdvals: lambda x, /: svdvals(x),
+    np.linalg.pinv: _pinv,
     np.linalg.norm: _norm,
     np.linalg.matrix_norm: _matrix_norm,
     np.transpose: _transpose,

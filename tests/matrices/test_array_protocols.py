@@ -67,7 +67,10 @@ PRODUCTS = {
     "det": lambda m, x: np.linalg.det(m),
     "slogdet": lambda m, x: np.linalg.slogdet(m),
     **{f"norm {kind}": lambda m, x, kind=kind: np.linalg.norm(m, kind)
-       for kind in (None, "fro", 1, -1, np.inf, -np.inf)},
+       for kind in (None, "fro", 1, -1, 2, -2, "nuc", np.inf, -np.inf)},
+    "svdvals": lambda m, x: np.linalg.svdvals(m),
+    "svd without U": lambda m, x: np.linalg.svd(m, compute_uv=False),
+    "pinv": lambda m, x: np.linalg.pinv(m),
     "matrix_norm": lambda m, x: np.linalg.matrix_norm(m),
     "shape": lambda m, x: [*np.shape(m), np.ndim(m), np.size(m), np.size(m, 1)],
     "zeros_like": lambda m, x: np.zeros_like(m),
@@ -108,6 +111,9 @@ def test_factorisations_are_numpys(square, tall, tmp_path, unread):
         found = np.linalg.qr(t, mode)
         assert [part.shape for part in found] == [part.shape for part in np.linalg.qr(y, mode)]
         close(found.Q @ found.R, y)
+    u, s, vh = np.linalg.svd(t, full_matrices=False)
+    close(u * s @ vh, y)
+    close(np.linalg.pinv(t), np.linalg.pinv(y))
     close(abs(np.linalg.qr(t, mode="r")), abs(np.linalg.qr(y, mode="r")))
     for found, wanted in zip(np.linalg.lstsq(t, y[:, 0]), np.linalg.lstsq(y, y[:, 0]), strict=True):
         assert np.shape(found) == np.shape(wanted)
