@@ -154,7 +154,9 @@ def new_target(
             if world.rank == 0:
                 busy = f"another run is writing {place}"
                 stack.enter_context(locked_name(aside.journal(), busy))
-                draft = stack.enter_context(create_matrix(place, shape, dtype, part, "F"))
+                # Factors are finished by whole columns; X may be row-major in a raw file.
+                order = "F" if factor is not None else place.kind.order(place, "F")
+                draft = stack.enter_context(create_matrix(place, shape, dtype, part, order))
         target = None
         with together(world):
             if draft is not None:

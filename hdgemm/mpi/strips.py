@@ -69,7 +69,7 @@ class Strips(NamedTuple):
         width = cols
         if height * cols > elements and not whole:
             width = max(wide, elements // height // wide * wide)
-        return cls(shape, min(height, max(1, rows)), min(width, max(1, cols)), triangle)
+        return cls(shape, min(height, max(1, rows)), max(1, min(width, cols)), triangle)
 
     def rectangles(self) -> Iterator[Rectangle]:
         """Yield all strips; rank r has strips r, r + P, r + 2P, ..., of P ranks."""

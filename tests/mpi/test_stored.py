@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import hdgemm
 from hdgemm import mpi
 from hdgemm.cli.app import app
 from hdgemm.errors import DoesNotFitError, InputError
@@ -298,3 +299,24 @@ def test_the_plan_holds_what_a_solution_takes():
     finally:
         tracemalloc.stop()
     assert peak <= mpi.plan("solve", n, columns, ranks=1, nb=64, rate=1e9).rank_bytes
+
+
+@pytest.mark.parametrize("where", ["A.h5::/A", "A.zarr", "A.bin::30x30:float64:F", "A.npy"])
+def test_every_format_is_read_and_row_major_files_are_written(tmp_path, monkeypatch, where):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hdgemm.mpi.strips.STRIP_BYTES", 1000)
+    a = np.random.default_rng(2).standard_normal((30, 30))
+    b = np.arange(60.0).reshape(30, 2)
+    with hdgemm.create(where, (30, 30), "float64") as stored:
+        stored[:, :] = a
+    mpi.solve(where, b, out="X.bin::30x2:float64", nb=7, **ALONE)
+    x = np.fromfile("X.bin").reshape(30, 2)
+    error = np.abs(a @ x - b).max() / (np.abs(a).sum(axis=1).max() * np.abs(x).max())
+    assert error <= 16 * 30 * np.finfo(float).eps
+    assert mpi.solve(where, b[:, :0], **ALONE).shape == (30, 0)
+
+
+def test_factors_go_to_column_major_files_only(tmp_path):
+    with pytest.raises(InputError, match="order 'F'"):
+        mpi.lu_factor(np.eye(3), out=f"{tmp_path}/LU.bin::3x3:float64", **ALONE)
+    assert not list(tmp_path.iterdir())
