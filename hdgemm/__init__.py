@@ -17,7 +17,7 @@ from hdgemm.options import Options, set_options
 from hdgemm.verify import verify
 
 if TYPE_CHECKING:
-    from hdgemm import cluster, linalg, mpi
+    from hdgemm import cluster, decomposition, linalg, mpi
     from hdgemm.blas.products import dgemm, matmul, multiply
     from hdgemm.blas.rank_update import her2k, herk, syr2k, syrk
     from hdgemm.blas.stream import stream
@@ -50,6 +50,7 @@ __all__ = [
     "check_device",
     "cluster",
     "create",
+    "decomposition",
     "devices",
     "dgemm",
     "execute",
@@ -107,7 +108,7 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    if name in ("cluster", "linalg", "mpi"):
+    if name in ("cluster", "decomposition", "linalg", "mpi"):
         return import_module(f"hdgemm.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

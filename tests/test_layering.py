@@ -51,6 +51,7 @@ LEVELS = {
     "array_functions": 12,
     "device_check": 12,
     "cluster": 12,
+    "decomposition": 12,
     "mpi": 12,
     "profiling": 12,
     "client": 13,

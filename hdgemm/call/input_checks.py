@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hdgemm.errors import InputTypeError
+from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.fingerprint import unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import numpy as np
 
     from hdgemm.matrices.stored import StoredMatrix
 
@@ -23,6 +24,13 @@ def input_unchanged(a: StoredMatrix, out: StoredMatrix) -> Iterator[None]:
         yield
         return
     with unchanged({"A": a.operand}, out.operand.matrix):
+        yield
+
+
+@contextmanager
+def reads_unchanged(a: StoredMatrix) -> Iterator[None]:
+    """Raise on leaving when the file of A changed meanwhile; the results are in memory."""
+    with unchanged({"A": a.operand}, ArrayMatrix(np.empty((0, 0)))):
         yield
 
 

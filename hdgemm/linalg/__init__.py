@@ -6,6 +6,7 @@ from hdgemm.linalg.covariance import corrcoef, cov
 from hdgemm.linalg.determinant import det, slogdet
 from hdgemm.linalg.factored_solve import cho_solve, lu_solve, solve_triangular
 from hdgemm.linalg.inverse import cond, inv
+from hdgemm.linalg.krylov import eigsh, svds
 from hdgemm.linalg.lstsq import lstsq
 from hdgemm.linalg.lu import lu_factor
 from hdgemm.linalg.norm import norm
@@ -33,6 +34,7 @@ __all__ = [
     "corrcoef",
     "cov",
     "det",
+    "eigsh",
     "inv",
     "lstsq",
     "lu",
@@ -49,5 +51,6 @@ __all__ = [
     "solve",
     "solve_triangular",
     "svd",
+    "svds",
     "svdvals",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,11 +20,11 @@ from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.rows import rows_for, triangle_work
 from hdgemm.linalg.results import Result, outputs_of
 from hdgemm.linalg.rows.passes import Passes
-from hdgemm.linalg.rows.products import StoredProduct, product_work
+from hdgemm.linalg.rows.products import product_work
 from hdgemm.linalg.rows.source import TallRows, tall_view
 from hdgemm.linalg.rows.sums import Gram, gram_work
-from hdgemm.linalg.rows.tree import FormQ, StoredReflectors, q_work, reflectors_work
-from hdgemm.linalg.rows.triangle_svd import TriangleSvd, triangle_values
+from hdgemm.linalg.rows.tall_svd import TallSvd
+from hdgemm.linalg.rows.triangle_svd import triangle_values
 from hdgemm.linalg.rows.tsqr import Triangle
 from hdgemm.linalg.storage import check_apart
 from hdgemm.units import format_size
@@ -230,15 +230,6 @@ def _triangle_values(
     )
 
 
-def _triangle_svd(
-    rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes, driver: str
-) -> TriangleSvd:
-    """Return the decomposition of the R of A."""
-    triangle = Triangle.zeros(dense.n, 0, rows.dtype)
-    passes.reduce(rows, [triangle], reading)
-    return passes.dense(dense, lambda: TriangleSvd.of(triangle.r, driver))
-
-
 def _gram_values(
     rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes
 ) -> NDArray[Any]:
@@ -330,40 +321,11 @@ class _Decomposition:
                 for other in targets[:number]:
                     check_apart(target, other)
             u, s, vh = (target.stored for target in targets)
-            found, count = self._decompose(passes, vh.T if self.wide else u)
+            tall = TallSvd(self.rows, self.plans, self.driver, folder_of(self.source), self.how)
+            found, count = tall.run(passes, vh.T if self.wide else u)
             small = found.vh.T if self.wide else found.vh
             (u if self.wide else vh)[:, :] = small
             s[:, :] = found.s[:, np.newaxis]
             passes.finish(self.facts | {"condition": found.condition, "passes": count})
         u, s, vh = map(Result.value, self.results, targets)
         return u, s, vh
-
-    def _decompose(self, passes: Passes, target: StoredMatrix) -> tuple[TriangleSvd, int]:
-        """Store the vectors of the tall side; return the triple of R, and the count of passes."""
-        reading, dense, multiplying = self.plans
-        found = _triangle_svd(self.rows, reading, dense, passes, self.driver)
-        rows = replace(self.rows, check_finite=False)
-        with np.errstate(all="ignore"):
-            w = np.ascontiguousarray(found.vh.conj().T / found.s)
-        if found.condition <= max(1, len(rows.a)) and np.isfinite(w).all():
-            passes.reduce(rows, [StoredProduct((w,), target)], multiplying)
-            return found, 2
-        del w, found  # before the next ones
-        return self._by_reflectors(passes, rows, target), 3
-
-    def _by_reflectors(self, passes: Passes, rows: TallRows, target: StoredMatrix) -> TriangleSvd:
-        """Factor once more, with the reflectors in the place of the vectors, and apply them."""
-        dense, shape, folder = self.plans[1], rows.shape, folder_of(self.source)
-        # The pass with the larger need says the blocks of both.
-        works = q_work(shape, dense.n, target.dtype), reflectors_work(shape, target.dtype)
-        forming = rows_for(shape, [works[0]], folder, self.how)
-        options = replace(self.how.options, tile=(forming.rows, 1, 1), threads=forming.cores)
-        storing = rows_for(shape, [works[1]], folder, self.how._replace(options=options))
-        reflectors = StoredReflectors(dense.n, rows.dtype, target)
-        passes.reduce(rows, [reflectors], storing)
-        found = passes.dense(dense, lambda: TriangleSvd.of(reflectors.r, self.driver))
-        first = [forming.blocks(core)[0][0] for core in range(forming.cores)]
-        q = FormQ(reflectors.tops(found.u), first, target)
-        stored = TallRows(target, rows.dtype, check_finite=False)
-        passes.reduce(stored, [q], forming, reverse=True)
-        return found

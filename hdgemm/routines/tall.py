@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Final
 from hdgemm.routines.description import OUT, Operand, Output, Parameter, Routine, extents
 
 if TYPE_CHECKING:
-    from hdgemm.routines.description import Extents, Given
+    from hdgemm.routines.description import Extents, Given, Shape
 
 _A: Final = Operand("a", "m", "n")
+_SQUARE: Final = Operand("a", "n", "n")
+#: Pairs where none are asked for, as SciPy's.
+_PAIRS: Final = 6
 _ROWVAR: Final = Parameter(name="rowvar", help="Rows are variables, columns are observations.")
 
 
@@ -21,6 +24,29 @@ def _variables(sizes: Extents, given: Given) -> tuple[int, int]:
 
 def _coefficients(sizes: Extents, given: Given) -> tuple[int, int]:
     return sizes["n"], sizes["p"] * len(given.get("alphas") or (0.0,))
+
+
+def _with_k(*names: str) -> Shape:
+    """Return the shape with these extents, k the number of pairs that is asked for."""
+    return lambda sizes, given: tuple(
+        int(given.get("k", _PAIRS)) if name == "k" else sizes[name] for name in names
+    )
+
+
+def _iteration(pairs: str) -> tuple[Parameter, ...]:
+    """Return the parameters of a block Krylov iteration."""
+    return (
+        Parameter(name="k", help=f"How many {pairs}.", type=int, default=_PAIRS, least=1),
+        Parameter(
+            name="tol",
+            help="Residual at which a pair has converged, relative; 0: working precision.",
+            type=float,
+            default=0.0,
+            least=0.0,
+            most=1.0,
+        ),
+        Parameter(name="maxiter", help="Reads of A at most.", type=int, default=None, least=1),
+    )
 
 
 def _value(name: str, attribute: str) -> Output:
@@ -72,6 +98,52 @@ ROUTINES: Final = (
         examples=(
             "hdgemm svd T.npy --out U.npy --s s.npy --vh Vh.npy",
             "hdgemm svd T.npy --out U.npy --s s.npy --vh Vh.npy --dry-run",
+        ),
+    ),
+    Routine(
+        name="svds",
+        title="Leading singular values and vectors",
+        summary="Compute the k largest singular values and their vectors, by block Krylov.",
+        function="hdgemm.linalg.krylov:svds",
+        prepare="hdgemm.linalg.krylov:prepare_svds",
+        operands=(_A,),
+        parameters=_iteration("singular values"),
+        outputs=(
+            Output(name="u", help="Where U goes.", shape=_with_k("m", "k"), option=OUT),
+            Output(name="s", help="Where the values go.", shape=_with_k("k"), dtype="real"),
+            Output(name="vh", help="Where Vh goes.", shape=_with_k("k", "n")),
+        ),
+        examples=(
+            "hdgemm svds T.npy --out U.npy --s s.npy --vh Vh.npy --k 3",
+            "hdgemm svds T.npy --out U.npy --s s.npy --vh Vh.npy --k 3 --tol 1e-6",
+        ),
+    ),
+    Routine(
+        name="eigsh",
+        title="Leading eigenvalues and eigenvectors",
+        summary="Compute k eigenpairs of a symmetric or Hermitian matrix, by block Krylov.",
+        function="hdgemm.linalg.krylov:eigsh",
+        prepare="hdgemm.linalg.krylov:prepare_eigsh",
+        operands=(_SQUARE,),
+        parameters=(
+            *_iteration("pairs"),
+            Parameter(
+                name="which",
+                help="Largest by magnitude, largest, smallest, or from both ends.",
+                type=str,
+                default="LM",
+                choices=("LM", "LA", "SA", "BE"),
+            ),
+        ),
+        outputs=(
+            Output(
+                name="w", help="Where the values go.", shape=_with_k("k"), dtype="real", option=OUT
+            ),
+            Output(name="v", help="Where the vectors go.", shape=_with_k("n", "k")),
+        ),
+        examples=(
+            "hdgemm eigsh S.npy --out w.npy --v V.npy --k 3",
+            "hdgemm eigsh S.npy --out w.npy --v V.npy --k 3 --which LA",
         ),
     ),
     Routine(

@@ -124,12 +124,15 @@ class NormalProduct(Reducer):
 
     def update(self, block: RowBlock) -> None:
         """Add a block's part."""
-        # The conjugate of Y needs no conjugate copy of the block.
-        self._conjugate += block.a.T @ (block.a @ self._q).conj()
+        # As in BLAS, overflow gives no warning. The conjugate of Y needs no conjugate copy of the
+        # block.
+        with np.errstate(all="ignore"):
+            self._conjugate += block.a.T @ (block.a @ self._q).conj()
 
     def combine(self, other: Self) -> None:
         """Add the sum of another core."""
-        self._conjugate += other._conjugate
+        with np.errstate(all="ignore"):
+            self._conjugate += other._conjugate
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -139,3 +142,56 @@ class NormalProduct(Reducer):
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from a recorded sum."""
         self._conjugate = arrays["conjugate"]
+
+
+class GatheredProduct(Reducer):
+    """Y := A·Q (m×k) in memory, one block of rows after the other.
+
+    Parameters
+    ----------
+    q
+        n×k, in the dtype of the blocks.
+    m
+        Rows of A.
+
+    Attributes
+    ----------
+    y
+        The product, of all cores.
+    """
+
+    def __init__(self, q: NDArray[Any], m: int) -> None:
+        self._q = q
+        self.y = np.zeros((m, q.shape[1]), q.dtype, "F")
+
+    def work(self, shape: RowShape) -> RowWork:
+        """Return the work of the product."""
+        k, itemsize = self._q.shape[1], self._q.itemsize
+        return RowWork(
+            name="A·Q",
+            result="Q and Y",
+            flops=flops_per_multiply_add(shape.dtype) * shape.m * shape.n * k,
+            core_bytes=0,
+            shared_bytes=(shape.m + shape.n) * k * itemsize,
+            row_bytes=k * itemsize,
+        )
+
+    def fresh(self, core: int) -> Self:  # noqa: ARG002 - all cores store into one product
+        """Return the same product."""
+        return self
+
+    def update(self, block: RowBlock) -> None:
+        """Store a block's rows."""
+        self.y[block.first : block.first + len(block.a)] = block.a @ self._q
+
+    def combine(self, other: Self) -> None:
+        """Do nothing: all rows are stored."""
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The product."""
+        return {"y": self.y}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take the recorded rows."""
+        self.y[...] = arrays["y"]

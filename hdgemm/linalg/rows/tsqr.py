@@ -6,12 +6,14 @@ triangles of all cores are combined at the end.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
 
 from hdgemm.fortran import tpmqrt, tpqrt
 from hdgemm.linalg.planning.rows import REFLECTORS, RowShape, RowWork, triangle_work
+from hdgemm.linalg.rows.products import product_work
 from hdgemm.linalg.rows.reducer import Reducer, RowBlock
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
@@ -99,3 +101,57 @@ class Triangle(Reducer):
         """Reduce the triangle of other rows, which is overwritten."""
         self._absorb(other.r, other.c, triangle=True)
         self.residues += other.residues
+
+
+class ProjectedTriangle(Reducer):
+    """R of A·W (m×k), of which no row is stored.
+
+    Parameters
+    ----------
+    w
+        n×k, in the dtype of the blocks.
+    """
+
+    def __init__(self, w: NDArray[Any]) -> None:
+        self._w = w
+        self._triangle = Triangle.zeros(w.shape[1], 0, w.dtype)
+
+    @property
+    def r(self) -> NDArray[Any]:
+        """R, k×k."""
+        return self._triangle.r
+
+    def work(self, shape: RowShape) -> RowWork:
+        """Return the work of the product and of TSQR."""
+        product = product_work(shape, (self._w.shape[1],), np.dtype(shape.dtype))
+        triangle = triangle_work(RowShape(shape.m, self._w.shape[1], 0, shape.dtype))
+        return replace(
+            triangle,
+            name="TSQR of A·W",
+            flops=product.flops + triangle.flops,
+            shared_bytes=product.shared_bytes,
+            row_bytes=2 * product.row_bytes,
+            of_gemm=1.0,
+        )
+
+    def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
+        """Return the triangle of a matrix without rows."""
+        return type(self)(self._w)
+
+    def update(self, block: RowBlock) -> None:
+        """Reduce the product of more rows."""
+        product = np.asfortranarray(block.a @ self._w)
+        self._triangle.update(RowBlock(block.first, product, block.b[:, :0]))
+
+    def combine(self, other: Self) -> None:
+        """Reduce the triangle of other rows, which is overwritten."""
+        self._triangle.combine(other._triangle)
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the triangle."""
+        return self._triangle.arrays
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from recorded arrays."""
+        self._triangle.restore(arrays)

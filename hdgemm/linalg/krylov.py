@@ -1,0 +1,577 @@
+"""Leading singular values and eigenpairs of large matrices by block Krylov: `svds`, `eigsh`."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import numpy as np
+from scipy.linalg import LinAlgWarning
+
+from hdgemm.call.input_checks import check_reread, input_unchanged, reads_unchanged
+from hdgemm.call.keywords import Call, ReportKeywords, public_call
+from hdgemm.call.operands import open_matrix
+from hdgemm.call.plans import JointPlan, facts_of
+from hdgemm.call.prepared import Prepared
+from hdgemm.call.run import folder_of, open_run
+from hdgemm.errors import InputError
+from hdgemm.linalg.planning.dense import plan_dense
+from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
+from hdgemm.linalg.planning.rows import RowShape, rows_for, triangle_work
+from hdgemm.linalg.results import Result, outputs_of
+from hdgemm.linalg.rows.column_moments import ColumnMoments
+from hdgemm.linalg.rows.krylov import KrylovBasis
+from hdgemm.linalg.rows.passes import Passes
+from hdgemm.linalg.rows.products import (
+    GatheredProduct,
+    NormalProduct,
+    StoredProduct,
+    product_work,
+)
+from hdgemm.linalg.rows.source import TallRows, tall_view
+from hdgemm.linalg.rows.sums import Norm
+from hdgemm.linalg.rows.tall_svd import TallSvd
+from hdgemm.linalg.rows.triangle_svd import TriangleSvd, triangle_values
+from hdgemm.linalg.rows.tsqr import ProjectedTriangle
+from hdgemm.linalg.storage import check_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+    from typing import Unpack
+
+    from numpy.typing import NDArray
+
+    from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.planning.dense import DensePlan
+    from hdgemm.linalg.planning.krylov import KrylovPlan
+    from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.linalg.rows.krylov import Choice, RitzPairs
+    from hdgemm.linalg.storage import Destination
+    from hdgemm.matrices.stored import StoredMatrix
+
+
+def _largest(values: NDArray[Any]) -> NDArray[Any]:
+    return np.arange(len(values))[::-1]
+
+
+def _smallest(values: NDArray[Any]) -> NDArray[Any]:
+    return np.arange(len(values))
+
+
+def _largest_magnitude(values: NDArray[Any]) -> NDArray[Any]:
+    return np.argsort(-np.abs(values), kind="stable")
+
+
+def _both_ends(values: NDArray[Any]) -> NDArray[Any]:
+    count = len(values)
+    ends = np.stack([_largest(values), _smallest(values)], axis=1).ravel()
+    return ends[:count]
+
+
+#: Eigenvalues of `eigsh`, by SciPy's names.
+_CHOICES: Final[Mapping[str, Choice]] = {
+    "LM": _largest_magnitude,
+    "LA": _largest,
+    "SA": _smallest,
+    "BE": _both_ends,
+}
+
+
+@public_call(ReportKeywords)
+def svds(
+    a: Any,
+    k: int = 6,
+    tol: float = 0.0,
+    which: str = "LM",
+    maxiter: int | None = None,
+    return_singular_vectors: bool = True,
+    *,
+    block: int | None = None,
+    seed: int = 0,
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Any:
+    """Return the k largest singular values of an m×n matrix, with their vectors.
+
+    A block Krylov iteration applies A^H·A to n×b blocks, with one read of A for each of them, and
+    keeps the whole basis. A last read gives U.
+
+    Parameters
+    ----------
+    a
+        A matrix as in `hdgemm.matmul`: an array, a stored matrix or a view, or the location of a
+        file. The basis, of order min(m, n), must fit the memory.
+    k
+        How many, from 1 to min(m, n).
+    tol
+        A pair has converged when ``||A^H·A·v - s²·v||`` is at most `tol`·s[0]²; 0 for working
+        precision.
+    which
+        ``"LM"``, the largest ones.
+    maxiter
+        Reads of A at most; None for 20.
+    return_singular_vectors
+        Return U and Vh, too.
+    block
+        Columns b of a block. None: as many as are multiplied while the rows are read.
+    seed
+        Of the first block. The same seed, block and memory give the same bits.
+    out
+        A tuple (U, s, Vh), or s without vectors. Each is an array, a stored matrix or view, or the
+        location of a file, which appears when it is complete; None for a new array.
+    report
+        Called with the report: ``report.plan`` has ``"passes"``, ``"block"``, and ``"residual"``,
+        the largest residual in units of s[0]².
+    **keywords
+        Keywords of every call, from `options` to `report`.
+
+    Returns
+    -------
+    U, s, Vh : arrays
+        m×k, k in descending order, k×n; s alone without vectors.
+
+    Warns
+    -----
+    LinAlgWarning
+        When values have not converged after `maxiter` reads.
+
+    Raises
+    ------
+    InputError
+        When A is not finite: `row` and `col`.
+    DoesNotFitError
+        When the basis does not fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    Notes
+    -----
+    C. Musco, C. Musco: Randomized block Krylov methods for stronger and faster approximate
+    singular value decomposition, 2015. Values and U come from TSQR of A·V: errors are some eps·s[0]
+    for values above √eps·s[0]. Smaller ones are lost in A^H·A: `svd` finds them.
+
+    Examples
+    --------
+    >>> u, s, vh = hdgemm.linalg.svds("A.npy", 20, tol=1e-8)
+    """
+    with prepare_svds(
+        a,
+        out,
+        Call.of(**keywords),
+        k=k,
+        tol=tol,
+        which=which,
+        maxiter=maxiter,
+        block=block,
+        seed=seed,
+        vectors=return_singular_vectors,
+    ) as prepared:
+        return prepared.run()
+
+
+@public_call(ReportKeywords)
+def eigsh(
+    a: Any,
+    k: int = 6,
+    which: str = "LM",
+    maxiter: int | None = None,
+    tol: float = 0.0,
+    return_eigenvectors: bool = True,
+    *,
+    block: int | None = None,
+    seed: int = 0,
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Any:
+    r"""Return k eigenvalues of a symmetric or Hermitian matrix, with their vectors.
+
+    A block Krylov iteration applies A to n×b blocks, with one read of A for each of them.
+
+    Parameters
+    ----------
+    a
+        A square matrix as in `hdgemm.matmul`, both triangles of which are read. That they agree is
+        not checked.
+    k
+        How many, from 1 to n.
+    which
+        ``"LM"``, ``"LA"``, ``"SA"``: the largest by magnitude, the largest, the smallest ones;
+        ``"BE"``: from both ends.
+    maxiter
+        Reads of A at most; None for 20.
+    tol
+        A pair has converged when ``||A·v - w·v||`` is at most `tol` times the largest \|w\|; 0 for
+        working precision.
+    return_eigenvectors
+        Return the vectors, too.
+    block, seed
+        See `svds`.
+    out
+        A tuple (w, V), or w without vectors, as in `svds`.
+    report
+        Called with the report: ``report.plan`` has ``"passes"``, ``"block"`` and ``"residual"``.
+    **keywords
+        Keywords of every call, from `options` to `report`.
+
+    Returns
+    -------
+    w, V : arrays
+        k values in ascending order, as SciPy's, and n×k; w alone without vectors.
+
+    Warns
+    -----
+    LinAlgWarning
+        When pairs have not converged after `maxiter` reads.
+
+    Raises
+    ------
+    InputError
+        When A is not square, or not finite.
+    DoesNotFitError
+        When the basis does not fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    Examples
+    --------
+    >>> w, v = hdgemm.linalg.eigsh("S.npy", 10, which="LA")
+    """
+    with prepare_eigsh(
+        a,
+        out,
+        Call.of(**keywords),
+        k=k,
+        tol=tol,
+        which=which,
+        maxiter=maxiter,
+        block=block,
+        seed=seed,
+        vectors=return_eigenvectors,
+    ) as prepared:
+        return prepared.run()
+
+
+@contextmanager
+def prepare_svds(
+    a: Any,
+    out: Any,
+    call: Call,
+    *,
+    k: int = 6,
+    tol: float = 0.0,
+    which: str = "LM",
+    maxiter: int | None = None,
+    block: int | None = None,
+    seed: int = 0,
+    vectors: bool = True,
+) -> Iterator[Prepared[Any]]:
+    """Yield the leading singular values, planned with as many passes as are allowed."""
+    if which != "LM":
+        raise InputError(f"which must be 'LM': svds finds the largest values, got {which!r}")
+    outs = outputs_of(out, ("U", "s", "Vh")) if vectors else (None, out, None)
+    with open_matrix(a) as source, open_run(call) as run:
+        view, wide = tall_view(source)
+        rows = TallRows(view, source.dtype.newbyteorder("="), transposed=wide)
+        (m, n), dtype, folder, shape = source.shape, rows.dtype, folder_of(source), rows.shape
+        order = view.shape[1]
+        extents = plan_krylov(
+            order, k, shape, folder, run, tol=tol, maxiter=maxiter, block=block, seed=seed
+        )
+        k = extents.k
+        results = (
+            Result.of(outs[0], a, source, (m, k), dtype, order="C"),
+            Result.of(outs[1], a, source, (k,), np.zeros(0, dtype).real.dtype),
+            Result.of(outs[2], a, source, (k, n), dtype, order="F" if wide else "C"),
+        )
+        large = results[2 if wide else 0].output.matrix.dtype
+        check_reread(large, dtype)
+        sample = np.zeros((0, extents.width), dtype)
+        application = plan_application(
+            extents, order, NormalProduct(sample).work(shape), shape, folder, run
+        )
+        final: _ValuePlans | _VectorPlans = (
+            _VectorPlans.of(shape, k, large, folder, run)
+            if vectors
+            else _ValuePlans.of(shape, k, folder, run)
+        )
+        facts = facts_of("svds", source.shape, dtype.name, run.options)
+        iteration = _Iteration(rows, extents, application, run)
+        plan = JointPlan(facts, (*iteration.parts, *final))
+        found = _LeadingTriplets(source, wide, iteration, results, final, facts)
+        yield Prepared(plan, found.run)
+
+
+class _ValuePlans(NamedTuple):
+    """Plans of the singular values of A·V: the pass of its TSQR, and the decomposition."""
+
+    reading: RowPlan
+    dense: DensePlan
+
+    @classmethod
+    def of(cls, shape: RowShape, k: int, folder: Path | None, run: OpenRun) -> Self:
+        """Plan them for a V of k columns."""
+        dtype = np.dtype(shape.dtype)
+        work = ProjectedTriangle(np.zeros((0, k), dtype)).work(shape)
+        dense = plan_dense("SVD of R", k, dtype, run, vectors=True)
+        return cls(rows_for(shape, [work], folder, run), dense)
+
+
+class _VectorPlans(NamedTuple):
+    """Plans of the vectors: A·V, which is stored, its TSQR, the decomposition, and U."""
+
+    multiplying: RowPlan
+    reading: RowPlan
+    dense: DensePlan
+    forming: RowPlan
+
+    @classmethod
+    def of(
+        cls, shape: RowShape, k: int, stored: np.dtype[Any], folder: Path | None, run: OpenRun
+    ) -> Self:
+        """Plan them for a V of k columns, and a U that is stored in some dtype."""
+        small = RowShape(shape.m, k, 0, shape.dtype)
+        return cls(
+            rows_for(shape, [product_work(shape, (k,), stored)], folder, run),
+            rows_for(small, [triangle_work(small)], folder, run),
+            plan_dense("SVD of R", k, np.dtype(shape.dtype), run, vectors=True),
+            rows_for(small, [product_work(small, (k,), stored)], folder, run),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Iteration:
+    """A block Krylov iteration that is planned; `application` is the plan of each pass."""
+
+    rows: TallRows
+    plan: KrylovPlan
+    application: RowPlan
+    how: OpenRun
+
+    @property
+    def parts(self) -> tuple[RowPlan, ...]:
+        """The plan of each pass, as many as are allowed."""
+        return (self.application,) * self.plan.passes
+
+    def run(
+        self,
+        passes: Passes,
+        apply: Callable[[NDArray[Any]], NormalProduct | GatheredProduct],
+        choice: Choice,
+    ) -> tuple[RitzPairs, dict[str, Any]]:
+        """Return the wanted pairs, and facts for the report.
+
+        Parameters
+        ----------
+        apply
+            Returns the reducer that computes the operator times a block.
+        """
+        plan, rows, count = self.plan, self.rows, 0
+        n = rows.a.shape[1]
+        basis = KrylovBasis(n, plan.width, plan.basis, rows.dtype, plan.seed, choice)
+        while count < plan.passes:
+            product = apply(basis.block)
+            passes.reduce(rows, [product], self.application)
+            count += 1
+            rows = replace(rows, check_finite=False)
+            if count == 1 and not _in_range(product.y):
+                rows = self._scaled(passes, rows)
+                product = apply(basis.block)
+                passes.reduce(rows, [product], self.application)
+            basis.extend(product.y)
+            pairs = basis.ritz(plan.k)
+            scale = float(np.abs(pairs.values).max(initial=0.0)) or 1.0
+            residual = float(pairs.residuals.max(initial=0.0)) / scale
+            if basis.exhausted or residual <= plan.tolerance:
+                break
+        else:
+            open_pairs = int(np.count_nonzero(pairs.residuals > plan.tolerance * scale))
+            warnings.warn(
+                f"{open_pairs} of {plan.k} pairs have not converged after {count} passes: the "
+                f"largest residual is {residual:.1e}, wanted are {plan.tolerance:.1e}; raise "
+                "maxiter, tol or block",
+                LinAlgWarning,
+                stacklevel=4,
+            )
+        return pairs, {"passes": count, "block": plan.width, "residual": residual}
+
+    def _scaled(self, passes: Passes, rows: TallRows) -> TallRows:
+        """Divide A by its largest element, where squares would overflow or underflow."""
+        n = rows.a.shape[1]
+        largest = Norm("max", n)
+        folder = folder_of(rows.a)
+        reading = rows_for(rows.shape, [largest.work(rows.shape)], folder, self.how)
+        passes.reduce(rows, [largest], reading)
+        scale = largest.value or 1.0
+        return replace(rows, scale=np.full(n, scale, np.zeros(0, rows.dtype).real.dtype))
+
+
+def _in_range(product: NDArray[Any]) -> bool:
+    """Say whether a product has neither overflowed nor lost digits to underflow."""
+    largest, limits = float(np.abs(product).max(initial=0.0)), np.finfo(product.dtype)
+    return bool(limits.tiny / limits.eps < largest < limits.max)
+
+
+@dataclass(frozen=True, slots=True)
+class _LeadingTriplets:
+    """Leading singular values that are planned."""
+
+    source: StoredMatrix
+    wide: bool
+    iteration: _Iteration
+    results: tuple[Result, Result, Result]
+    final: _ValuePlans | _VectorPlans
+    facts: dict[str, Any]
+
+    def run(self) -> Any:
+        """Compute and store the results, and return them."""
+        plans = (*self.iteration.parts, *self.final)
+        passes = Passes(self.iteration.how.watch, sum(plan.flops for plan in plans))
+        pairs, facts = self.iteration.run(passes, NormalProduct, _largest)
+        v = np.ascontiguousarray(pairs.vectors)
+        if isinstance(self.final, _ValuePlans):
+            return self._values(passes, v, self.final, facts)
+        with ExitStack() as stack:
+            targets = _opened(stack, self.results, self.source)
+            u, s, vh = (target.stored for target in targets)
+            tall = vh.T if self.wide else u
+            found = self._vectors(passes, v, self.final, tall)
+            small = found.vh @ v.conj().T
+            (u.T if self.wide else vh)[:, :] = small
+            s[:, :] = found.s[:, np.newaxis]
+            passes.finish(self.facts | facts)
+        u, s, vh = map(Result.value, self.results, targets)
+        return u, s, vh
+
+    def _values(
+        self, passes: Passes, v: NDArray[Any], final: _ValuePlans, facts: dict[str, Any]
+    ) -> Any:
+        triangle = ProjectedTriangle(v)
+        rows = replace(self.iteration.rows, check_finite=False)
+        with ExitStack() as stack:
+            (target,) = _opened(stack, self.results[1:2], self.source)
+            passes.reduce(rows, [triangle], final.reading)
+            s = passes.dense(final.dense, lambda: triangle_values(triangle.r))
+            target.stored[:, :] = s[:, np.newaxis]
+            passes.finish(self.facts | facts)
+        return self.results[1].value(target)
+
+    def _vectors(
+        self, passes: Passes, v: NDArray[Any], final: _VectorPlans, target: StoredMatrix
+    ) -> TriangleSvd:
+        """Store A·V in `target`, then its left vectors in the same place."""
+        rows = replace(self.iteration.rows, check_finite=False)
+        passes.reduce(rows, [StoredProduct((v,), target)], final.multiplying)
+        stored = TallRows(target, rows.dtype, check_finite=False)
+        how = self.iteration.how
+        plans = final.reading, final.dense, final.forming
+        tall = TallSvd(stored, plans, "gesdd", folder_of(self.source), how)
+        return tall.run(passes, target)[0]
+
+
+def _opened(
+    stack: ExitStack, results: tuple[Result, ...], source: StoredMatrix
+) -> list[Destination]:
+    """Open the places of results, which must lie apart; A must not change until they are left."""
+    targets = [result.opened(stack) for result in results]
+    for number, target in enumerate(targets):
+        stack.enter_context(input_unchanged(source, target.stored))
+        for other in targets[:number]:
+            check_apart(target, other)
+    return targets
+
+
+@contextmanager
+def prepare_eigsh(
+    a: Any,
+    out: Any,
+    call: Call,
+    *,
+    k: int = 6,
+    tol: float = 0.0,
+    which: str = "LM",
+    maxiter: int | None = None,
+    block: int | None = None,
+    seed: int = 0,
+    vectors: bool = True,
+) -> Iterator[Prepared[Any]]:
+    """Yield eigenpairs, planned with as many passes as are allowed."""
+    if which not in _CHOICES:
+        raise InputError(f"which must be one of {', '.join(_CHOICES)}, got {which!r}")
+    outs = outputs_of(out, ("w", "V")) if vectors else (out, None)
+    with open_matrix(a) as source, open_run(call) as run:
+        m, n = source.shape
+        if m != n:
+            raise InputError(f"A is {m}×{n}: eigsh takes square matrices", shape=source.shape)
+        # The transpose of a Hermitian matrix is its conjugate: contiguous lines are read.
+        turned = source.order == "F"
+        view = source.T if turned else source
+        rows = TallRows(view, source.dtype.newbyteorder("="), transposed=turned)
+        dtype, folder, shape = rows.dtype, folder_of(source), rows.shape
+        extents = plan_krylov(
+            n, k, shape, folder, run, tol=tol, maxiter=maxiter, block=block, seed=seed
+        )
+        results = (
+            Result.of(outs[0], a, source, (extents.k,), np.zeros(0, dtype).real.dtype),
+            Result.of(outs[1], a, source, (n, extents.k), dtype, order="F"),
+        )
+        work = GatheredProduct(np.zeros((0, extents.width), dtype), 0).work(shape)
+        application = plan_application(extents, n, work, shape, folder, run)
+        facts = facts_of("eigsh", source.shape, dtype.name, run.options)
+        iteration = _Iteration(rows, extents, application, run)
+
+        def compute() -> Any:
+            passes = Passes(run.watch, application.flops * extents.passes)
+            pairs, found = iteration.run(passes, lambda q: GatheredProduct(q, n), _CHOICES[which])
+            order = np.argsort(pairs.values)
+            v = pairs.vectors[:, order]
+            values = (pairs.values[order][:, np.newaxis], v.conj() if turned else v)
+            wanted = results if vectors else results[:1]
+            with ExitStack() as stack:
+                targets = [result.opened(stack) for result in wanted]
+                for target, value in zip(targets, values, strict=False):
+                    stack.enter_context(input_unchanged(source, target.stored))
+                    target.stored[:, :] = value
+                passes.finish(facts | found)
+            returned = [x.value(target) for x, target in zip(wanted, targets, strict=True)]
+            return tuple(returned) if vectors else returned[0]
+
+        yield Prepared(JointPlan(facts, iteration.parts), compute)
+
+
+def centred_components(
+    source: StoredMatrix, run: OpenRun, k: int, tol: float, seed: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]:
+    """Return the mean of the rows, and s, Vh and ||A||² of the k leading values less that mean.
+
+    One pass finds the means; the iteration centres rows in memory.
+    """
+    dtype, folder, n = source.dtype.newbyteorder("="), folder_of(source), source.shape[1]
+    rows = TallRows(source, dtype)
+    shape = rows.shape
+    extents = plan_krylov(n, k, shape, folder, run, tol=tol, maxiter=None, block=None, seed=seed)
+    moments = ColumnMoments(n, dtype)
+    reading = rows_for(shape, [moments.work(shape)], folder, run)
+    work = NormalProduct(np.zeros((0, extents.width), dtype)).work(shape)
+    application = plan_application(extents, n, work, shape, folder, run)
+    final = _ValuePlans.of(shape, k, folder, run)
+    iteration = _Iteration(rows, extents, application, run)
+    plans: tuple[RowPlan | DensePlan, ...] = (
+        reading,
+        *iteration.parts,
+        final.reading,
+        final.dense,
+    )
+    passes = Passes(run.watch, sum(plan.flops for plan in plans))
+    with reads_unchanged(source):
+        passes.reduce(rows, [moments], reading)
+        centred = replace(rows, shift=moments.mean.astype(dtype), check_finite=False)
+        pairs, facts = replace(iteration, rows=centred).run(passes, NormalProduct, _largest)
+        v = np.ascontiguousarray(pairs.vectors)
+        triangle = ProjectedTriangle(v)
+        passes.reduce(centred, [triangle], final.reading)
+    found = passes.dense(final.dense, lambda: TriangleSvd.of(triangle.r))
+    passes.finish(facts_of("pca", source.shape, dtype.name, run.options) | facts)
+    return moments.mean, found.s, found.vh @ v.T, float(moments.squares.sum())

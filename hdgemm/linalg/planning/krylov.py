@@ -1,0 +1,128 @@
+"""Plans of block Krylov iterations: width of the blocks, columns of the basis, passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.call.run import machine_of
+from hdgemm.errors import InputError
+from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.machine.limits import host_bytes
+from hdgemm.options import whole_number
+from hdgemm.pipeline.plan import flops_per_multiply_add
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.planning.rows import RowPlan, RowShape, RowWork
+
+#: Columns of a block beyond the wanted ones: the last of them converge faster.
+_EXTRA: Final = 8
+#: Width of a block at most, in units of the least one: wider blocks waste directions.
+_WIDEST: Final = 4
+#: Passes over A at most.
+_PASSES: Final = 20
+#: Part of the memory that the basis and its products may take.
+_PART: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class KrylovPlan:
+    """Extents of a block Krylov iteration for k pairs.
+
+    Parameters
+    ----------
+    k, width
+        Wanted pairs, and columns of a block.
+    basis
+        Columns of the basis at most; it restarts when it is full.
+    passes
+        Applications of the operator at most.
+    tolerance
+        Residual at which a pair has converged, in units of the largest value.
+    seed
+        Of the first block.
+    """
+
+    k: int
+    width: int
+    basis: int
+    passes: int
+    tolerance: float
+    seed: int
+
+
+def plan_krylov(
+    n: int,
+    k: Any,
+    shape: RowShape,
+    folder: Path | None,
+    run: OpenRun,
+    *,
+    tol: Any,
+    maxiter: Any,
+    block: Any,
+    seed: Any,
+) -> KrylovPlan:
+    """Return the extents of an iteration on an operator of order n that reads rows of A.
+
+    Without `block`, a block has as many columns as cost no time where the disk limits: 2F/β for
+    F flop/s and β bytes/s, rounded down to a power of two, within k + 8 and 4·(k + 8).
+
+    Raises
+    ------
+    InputError
+        When k is not in 1 … n, or another argument is out of range.
+    """
+    wanted = whole_number(k, "k")
+    if wanted > n:
+        raise InputError(f"k must be at most {n}, the smaller extent of A, got {wanted}")
+    if not isinstance(tol, float | int) or not 0 <= tol < 1:
+        raise InputError(f"tol must be a number from 0 to 1, got {tol!r}")
+    least = min(n, wanted + _EXTRA)
+    if block is not None:
+        width = min(n, max(wanted, whole_number(block, "block")))
+    else:
+        width = min(n, max(least, min(_free_columns(shape, folder, run), _WIDEST * least)))
+    dtype = np.dtype(shape.dtype)
+    eps = float(np.finfo(dtype).eps)
+    passes = _PASSES if maxiter is None else whole_number(maxiter, "maxiter")
+    room = int(_PART * host_bytes(run.options)) // max(1, 2 * n * dtype.itemsize) - 3 * width
+    basis = min(n, passes * width, max(wanted + 3 * width, room))
+    return KrylovPlan(wanted, width, basis, passes, max(float(tol), 8 * eps * n**0.5), _seed(seed))
+
+
+def _seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise InputError(f"seed must be an integer that is not negative, got {seed!r}")
+    return int(seed)
+
+
+def _free_columns(shape: RowShape, folder: Path | None, run: OpenRun) -> int:
+    """Return the columns of a block that are multiplied while the rows are read."""
+    dtype = np.dtype(shape.dtype)
+    machine = machine_of((shape.m, shape.n), dtype, folder, run, depth=shape.n)
+    read = machine.disk_read if folder is not None else machine.copy
+    flops = 2 * flops_per_multiply_add(shape.dtype)  # of an element and a column
+    columns = machine.flop_rate(shape.dtype) * dtype.itemsize / (flops * read)
+    return 1 << max(0, int(columns).bit_length() - 1)
+
+
+def plan_application(
+    plan: KrylovPlan, n: int, work: RowWork, shape: RowShape, folder: Path | None, run: OpenRun
+) -> RowPlan:
+    """Return the plan of one pass that applies the operator, beside the basis in memory.
+
+    Raises
+    ------
+    DoesNotFitError
+        When basis and blocks do not fit the memory.
+    """
+    # Basis and products, and the blocks that are orthogonalised.
+    held = n * (2 * plan.basis + 6 * plan.width) * np.dtype(shape.dtype).itemsize
+    beside = replace(work, result="the Krylov basis", shared_bytes=work.shared_bytes + held)
+    return rows_for(shape, [beside], folder, run)

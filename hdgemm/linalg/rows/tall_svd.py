@@ -1,0 +1,87 @@
+"""Singular value decomposition of the rows of a tall matrix, with the vectors of the long side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.rows.products import StoredProduct
+from hdgemm.linalg.rows.source import TallRows
+from hdgemm.linalg.rows.tree import FormQ, StoredReflectors, q_work, reflectors_work
+from hdgemm.linalg.rows.triangle_svd import TriangleSvd
+from hdgemm.linalg.rows.tsqr import Triangle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.planning.dense import DensePlan
+    from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.linalg.rows.passes import Passes
+    from hdgemm.matrices.stored import StoredMatrix
+
+
+@dataclass(frozen=True, slots=True)
+class TallSvd:
+    """A (m×n) = U·diag(s)·Vh, by TSQR and the decomposition of R.
+
+    U is A·V·diag(1/s) where s[0]/s[-1] is at most m, else formed from the reflectors of TSQR.
+
+    Parameters
+    ----------
+    rows
+        A; its rows may lie where U will be.
+    plans
+        Of the pass of TSQR, the decomposition of R, and the pass of the product.
+    driver
+        Of LAPACK: ``"gesdd"`` or ``"gesvd"``.
+    folder
+        Of the file of A, or None.
+    how
+        Options, session and watch.
+    """
+
+    rows: TallRows
+    plans: tuple[RowPlan, DensePlan, RowPlan]
+    driver: str
+    folder: Path | None
+    how: OpenRun
+
+    def run(self, passes: Passes, target: StoredMatrix) -> tuple[TriangleSvd, int]:
+        """Store U in `target`; return the decomposition of R and the number of passes."""
+        multiplying = self.plans[2]
+        found = self._of_triangle(passes)
+        rows = replace(self.rows, check_finite=False)
+        with np.errstate(all="ignore"):
+            w = np.ascontiguousarray(found.vh.conj().T / found.s)
+        if found.condition <= max(1, len(rows.a)) and np.isfinite(w).all():
+            passes.reduce(rows, [StoredProduct((w,), target)], multiplying)
+            return found, 2
+        del w, found  # before the next ones
+        return self._by_reflectors(passes, rows, target), 3
+
+    def _of_triangle(self, passes: Passes) -> TriangleSvd:
+        reading, dense, _ = self.plans
+        triangle = Triangle.zeros(dense.n, 0, self.rows.dtype)
+        passes.reduce(self.rows, [triangle], reading)
+        return passes.dense(dense, lambda: TriangleSvd.of(triangle.r, self.driver))
+
+    def _by_reflectors(self, passes: Passes, rows: TallRows, target: StoredMatrix) -> TriangleSvd:
+        """Factor once more, with the reflectors in the place of the vectors, and apply them."""
+        dense, shape = self.plans[1], rows.shape
+        # The pass with the larger need says the blocks of both.
+        works = q_work(shape, dense.n, target.dtype), reflectors_work(shape, target.dtype)
+        forming = rows_for(shape, [works[0]], self.folder, self.how)
+        options = replace(self.how.options, tile=(forming.rows, 1, 1), threads=forming.cores)
+        storing = rows_for(shape, [works[1]], self.folder, self.how._replace(options=options))
+        reflectors = StoredReflectors(dense.n, rows.dtype, target)
+        passes.reduce(rows, [reflectors], storing)
+        found = passes.dense(dense, lambda: TriangleSvd.of(reflectors.r, self.driver))
+        first = [forming.blocks(core)[0][0] for core in range(forming.cores)]
+        q = FormQ(reflectors.tops(found.u), first, target)
+        stored = TallRows(target, rows.dtype, check_finite=False)
+        passes.reduce(stored, [q], forming, reverse=True)
+        return found
