@@ -109,13 +109,29 @@ class CancelledRunError(HdgemmError):
 #: The extra of this package that installs a library, by the library's module.
 _EXTRAS: Final = {
     **dict.fromkeys(
-        ("alembic", "fastapi", "httpx", "prometheus_client", "pydantic", "pydantic_settings",
-         "sqlalchemy", "starlette", "uvicorn"),
+        (
+            "alembic",
+            "fastapi",
+            "httpx",
+            "prometheus_client",
+            "pydantic",
+            "pydantic_settings",
+            "sqlalchemy",
+            "starlette",
+            "uvicorn",
+        ),
         "server",
     ),
-    "dask": "dask", "distributed": "dask", "h5py": "hdf5", "matplotlib": "plot", "mpi4py": "mpi",
-    "obstore": "s3", "psycopg": "postgres", "pyopencl": "opencl", "zarr": "zarr",
-}  # fmt: skip
+    "dask": "dask",
+    "distributed": "dask",
+    "h5py": "hdf5",
+    "matplotlib": "plot",
+    "mpi4py": "mpi",
+    "obstore": "s3",
+    "psycopg": "postgres",
+    "pyopencl": "opencl",
+    "zarr": "zarr",
+}
 
 
 class MissingExtraError(InputError, ImportError):

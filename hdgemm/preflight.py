@@ -57,9 +57,16 @@ def plan(
     """
     with memory_limit():  # an `out` in memory is allocated, though not touched
         product = Product.of(
-            a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out,
+            a,
+            b,
+            alpha=alpha,
+            beta=beta,
+            c=c,
+            trans_a=trans_a,
+            trans_b=trans_b,
+            out=out,
             whole=True,
-        )  # fmt: skip
+        )
         with session_for(session, options) as (opened, chosen):
             return Plans(preflight(product, chosen, opened))
 

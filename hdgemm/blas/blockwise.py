@@ -104,8 +104,13 @@ def block_of(product: Product, rows: slice, cols: slice) -> Product:
     if old is not None:
         old = c if product.updates else rectangle(old, rows, cols)
     every = slice(None)
-    return replace(product, a=rectangle(product.a, rows, every),
-                   b=rectangle(product.b, every, cols), c=c, old=old)  # fmt: skip
+    return replace(
+        product,
+        a=rectangle(product.a, rows, every),
+        b=rectangle(product.b, every, cols),
+        c=c,
+        old=old,
+    )
 
 
 def product_summary(kind: str, product: Product, options: Options) -> dict[str, Any]:

@@ -120,15 +120,23 @@ class DiagonalBlock:
         arrays = [x.T for x in factors] if self._by_rows else factors
         first, second = arrays if len(arrays) > 1 else (arrays[0], None)
         rank_k(
-            alpha, first, block.T, b=second, beta=beta, lower=not self._lower,
-            trans=self._by_rows, hermitian=self._hermitian,
-        )  # fmt: skip
+            alpha,
+            first,
+            block.T,
+            b=second,
+            beta=beta,
+            lower=not self._lower,
+            trans=self._by_rows,
+            hermitian=self._hermitian,
+        )
 
     def _read(self, first: int, buffer: int) -> list[NDArray[Any]]:
         """Return some columns of the factors, as BLAS takes them."""
         columns = min(self._columns, self._product.k - first)
-        return [self._read_factor(x, first, columns, (number, buffer))
-                for number, x in enumerate(self._factors)]  # fmt: skip
+        return [
+            self._read_factor(x, first, columns, (number, buffer))
+            for number, x in enumerate(self._factors)
+        ]
 
     def _read_factor(
         self, x: Operand, first: int, columns: int, key: tuple[int, int]
@@ -173,13 +181,20 @@ class DiagonalBlock:
         """Return order, depth and memory as plain values, for reports."""
         moved, phases = self.planned_bytes, self._phase_seconds
         return {
-            "kind": "diagonal block", "m": self._n, "n": self._n, "k": self._product.k,
-            "dtype": self._product.dtype.name, "block_columns": self._columns,
-            "read_bytes": moved["load1"], "write_bytes": moved.get("store2", 0),
-            "flops": self._flops, "host_bytes": self.bytes_held,
-            "expected_seconds": self.seconds, "expected_phase_seconds": phases,
+            "kind": "diagonal block",
+            "m": self._n,
+            "n": self._n,
+            "k": self._product.k,
+            "dtype": self._product.dtype.name,
+            "block_columns": self._columns,
+            "read_bytes": moved["load1"],
+            "write_bytes": moved.get("store2", 0),
+            "flops": self._flops,
+            "host_bytes": self.bytes_held,
+            "expected_seconds": self.seconds,
+            "expected_phase_seconds": phases,
             "expected_limit": "kernel" if phases["update"] > phases["load"] else "disk",
-        }  # fmt: skip
+        }
 
     @property
     def _phase_seconds(self) -> dict[str, float]:
@@ -189,9 +204,10 @@ class DiagonalBlock:
             machine.efficiency(max(1, self._n), max(1, self._n), self._columns)
         )
         return {
-            "load": moved["load1"] / machine.disk_read, "update": self._flops / speed,
+            "load": moved["load1"] / machine.disk_read,
+            "update": self._flops / speed,
             "store": moved.get("store2", 0) / machine.disk_write,
-        }  # fmt: skip
+        }
 
     @property
     def seconds(self) -> float:

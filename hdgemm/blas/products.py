@@ -35,9 +35,13 @@ _Out = TypeVar("_Out", bound="Writable")
 
 @overload
 def matmul(
-    a: NDArray[_T], b: NDArray[_T], out: None = None, *, dtype: None = None,
+    a: NDArray[_T],
+    b: NDArray[_T],
+    out: None = None,
+    *,
+    dtype: None = None,
     **run: Unpack[ProductKeywords],
-) -> NDArray[_T]: ...  # fmt: skip
+) -> NDArray[_T]: ...
 @overload
 def matmul(
     a: Any, b: Any, out: None = None, *, dtype: Any = None, **run: Unpack[ProductKeywords]
@@ -118,22 +122,46 @@ def _multiplied(a: Any, b: Any, out: Any, *, call: Call, dtype: Any) -> Any:
 
 @overload
 def dgemm(
-    alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None,
-    trans_a: int = False, trans_b: int = False, overwrite_c: int = False, *,
-    out: None = None, **run: Unpack[ProductKeywords],
-) -> NDArray[Any]: ...  # fmt: skip
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans_a: int = False,
+    trans_b: int = False,
+    overwrite_c: int = False,
+    *,
+    out: None = None,
+    **run: Unpack[ProductKeywords],
+) -> NDArray[Any]: ...
 @overload
 def dgemm(
-    alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None,
-    trans_a: int = False, trans_b: int = False, overwrite_c: int = False, *,
-    out: _Out | tuple[_Out], **run: Unpack[ProductKeywords],
-) -> _Out: ...  # fmt: skip
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans_a: int = False,
+    trans_b: int = False,
+    overwrite_c: int = False,
+    *,
+    out: _Out | tuple[_Out],
+    **run: Unpack[ProductKeywords],
+) -> _Out: ...
 @overload
 def dgemm(
-    alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None,
-    trans_a: int = False, trans_b: int = False, overwrite_c: int = False, *,
-    out: Where | tuple[Where], **run: Unpack[ProductKeywords],
-) -> NDArray[Any] | StoredMatrix: ...  # fmt: skip
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans_a: int = False,
+    trans_b: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Where | tuple[Where],
+    **run: Unpack[ProductKeywords],
+) -> NDArray[Any] | StoredMatrix: ...
 @public_call(ProductKeywords)
 def dgemm(
     alpha: Any,
@@ -218,9 +246,17 @@ def multiply(
             f"beta is {beta}, but there is no C to multiply: pass c (c=out to update out in place)"
         )
     product = Product.of(
-        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out,
-        dtype=dtype, whole=True,
-    )  # fmt: skip
+        a,
+        b,
+        alpha=alpha,
+        beta=beta,
+        c=c,
+        trans_a=trans_a,
+        trans_b=trans_b,
+        out=out,
+        dtype=dtype,
+        whole=True,
+    )
     return compute(product, call)
 
 

@@ -321,9 +321,13 @@ def _summands(name: str, product: Product) -> tuple[Product, ...]:
     flip = name in _HERMITIAN and product.dtype.kind == "c"
     a, b = product.b.transposed(), product.a.transposed()
     second = replace(
-        product, a=replace(a, conj=a.conj != flip), b=replace(b, conj=b.conj != flip),
-        alpha=product.alpha.conjugate() if flip else product.alpha, beta=1.0, old=product.c,
-    )  # fmt: skip
+        product,
+        a=replace(a, conj=a.conj != flip),
+        b=replace(b, conj=b.conj != flip),
+        alpha=product.alpha.conjugate() if flip else product.alpha,
+        beta=1.0,
+        old=product.c,
+    )
     return product, second
 
 

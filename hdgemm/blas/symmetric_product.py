@@ -90,9 +90,14 @@ def _computed(product: Product, call: Call) -> Any:
 
 
 def _product(
-    factors: tuple[Any, Any, Any], old: tuple[Any, Any], side: int, lower: int, out: Any, *,
+    factors: tuple[Any, Any, Any],
+    old: tuple[Any, Any],
+    side: int,
+    lower: int,
+    out: Any,
+    *,
     hermitian: bool,
-) -> Product:  # fmt: skip
+) -> Product:
     """Return the product with alpha, A and B, and beta and C, for the whole of A."""
     (alpha, a, b), (beta, c) = factors, old
     right_side, lower = flag(side, "side"), flag(lower, "lower")

@@ -97,18 +97,25 @@ class TriangleUpdate:
 
     def _block(self, place: Place, recorder: Recorder, machine: Machine) -> DiagonalBlock:
         return DiagonalBlock(
-            self.products, place, lower=self.lower, hermitian=self.hermitian, recorder=recorder,
+            self.products,
+            place,
+            lower=self.lower,
+            hermitian=self.hermitian,
+            recorder=recorder,
             machine=machine,
-        )  # fmt: skip
+        )
 
     def _machine(self, options: Options, session: Session) -> Machine:
         """Return the rates of the host, and of the disk of A or else of C."""
         first = self.first
         files = (StoredMatrix(x, writable=False) for x in (first.a, first.destination))
         return machine_of(
-            (first.m, first.n), first.dtype, folder_of(*files),
-            OpenRun(options, session, Watch()), depth=first.k,
-        )  # fmt: skip
+            (first.m, first.n),
+            first.dtype,
+            folder_of(*files),
+            OpenRun(options, session, Watch()),
+            depth=first.k,
+        )
 
     def _cut(self, options: Options, first: int, last: int, blocks: _Blocks) -> None:
         """Halve C until diagonal blocks fit; collect them and the rectangles beside them."""

@@ -40,5 +40,6 @@ def check_reread(found: np.dtype[Any], computed: np.dtype[Any]) -> None:
         raise InputTypeError(
             f"out has dtype {found}, but the result is {computed} and is read from out again while "
             f"it is computed: pass an out of {computed}",
-            found=str(found), computed=str(computed),
-        )  # fmt: skip
+            found=str(found),
+            computed=str(computed),
+        )

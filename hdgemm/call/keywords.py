@@ -211,11 +211,13 @@ def public_call(kind: type, **defaults: Any) -> Callable[[Callable[_P, _R]], Cal
         own = [p for p in given.parameters.values() if p.kind is not p.VAR_KEYWORD]
         shown = [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=shown_defaults.get(name),
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=shown_defaults.get(name),
                 annotation=_annotation(kind.__annotations__[name]),
             )
             for name in names
-        ]  # fmt: skip
+        ]
         known = {p.name for p in (*own, *shown)}
         call.__signature__ = given.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
         call.__doc__ = _with_keywords(function.__doc__ or "", names)

@@ -108,8 +108,9 @@ class JointPlan:
         moved = self.planned_bytes
         return self.summary() | {
             "bytes_held": self.bytes_held,
-            "read_bytes": moved.get("load1", 0), "write_bytes": moved.get("store2", 0),
-        }  # fmt: skip
+            "read_bytes": moved.get("load1", 0),
+            "write_bytes": moved.get("store2", 0),
+        }
 
     def __str__(self) -> str:
         whole = self.to_dict()

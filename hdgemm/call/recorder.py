@@ -84,9 +84,15 @@ class Recorder:
 
     @contextmanager
     def operation(
-        self, stage: Stage, slab: int, *, nbytes: int = 0, flops: int = 0, block: int = 0,
+        self,
+        stage: Stage,
+        slab: int,
+        *,
+        nbytes: int = 0,
+        flops: int = 0,
+        block: int = 0,
         device: str = "host",
-    ) -> Iterator[None]:  # fmt: skip
+    ) -> Iterator[None]:
         """Time one operation; stages are load1 (reads), mult1 (computes) and store2 (writes)."""
         self.check_cancel()
         start = time.perf_counter()
@@ -192,9 +198,17 @@ class Recorder:
         self._planned[stage] += nbytes
 
     def finished(
-        self, completions: Sequence[Completion], enqueued: float, device: str, stage: Stage,
-        slab: int, block: int, *, nbytes: int = 0, flops: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        completions: Sequence[Completion],
+        enqueued: float,
+        device: str,
+        stage: Stage,
+        slab: int,
+        block: int,
+        *,
+        nbytes: int = 0,
+        flops: int = 0,
+    ) -> None:
         """Record operations of a device, which are done, as one of an update.
 
         `enqueued` is when the first began where the device does not tell.
@@ -226,8 +240,14 @@ def report_done(watch: Watch, plan: Planned | None, resumption: Resumption) -> N
     nothing: dict[Any, Any] = {}
     watch.report(
         Report(
-            seconds=0.0, gflops=0.0, stages=nothing, peak_memory_bytes=0, plan=plan.summary(),
-            devices=("host",), versions=dict(versions()), timeline=Timeline((), 0.0),
+            seconds=0.0,
+            gflops=0.0,
+            stages=nothing,
+            peak_memory_bytes=0,
+            plan=plan.summary(),
+            devices=("host",),
+            versions=dict(versions()),
+            timeline=Timeline((), 0.0),
             resumption=resumption,
         )
-    )  # fmt: skip
+    )

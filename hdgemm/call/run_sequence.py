@@ -136,6 +136,9 @@ def _resumption(found: list[Resumption]) -> Resumption | None:
     if not found:
         return None
     return Resumption(
-        found[-1].journal, sum(each.tiles for each in found), sum(each.kept for each in found),
-        sum(each.damaged for each in found), all(each.finished for each in found),
-    )  # fmt: skip
+        found[-1].journal,
+        sum(each.tiles for each in found),
+        sum(each.kept for each in found),
+        sum(each.damaged for each in found),
+        all(each.finished for each in found),
+    )

@@ -32,11 +32,22 @@ if TYPE_CHECKING:
 
 #: Modules of this package, each with a `command` function of the module's name. They import
 #: what they need inside that function: `hdgemm --help` must not wait for drivers or servers.
-COMMANDS: Final = ("multiply", "plan", "devices", "verify", "random", "demo", "tune",
-                   "profile", "linpack")  # fmt: skip
+COMMANDS: Final = (
+    "multiply",
+    "plan",
+    "devices",
+    "verify",
+    "random",
+    "demo",
+    "tune",
+    "profile",
+    "linpack",
+)
 SERVICE: Final[dict[str, Callable[..., None]]] = {
-    "serve": serve.command, "worker": serve.worker, "token": token.command,
-}  # fmt: skip
+    "serve": serve.command,
+    "worker": serve.worker,
+    "token": token.command,
+}
 #: What a wrong command line raises; the public names of typer hold only this child of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 

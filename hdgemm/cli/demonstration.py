@@ -118,9 +118,11 @@ class Demonstration:
             self._say(f"no picture: {error}")
             gantt = None
         return Outputs(
-            trace=self.folder / "trace.json", gantt=gantt, report=self.folder / "report.json",
+            trace=self.folder / "trace.json",
+            gantt=gantt,
+            report=self.folder / "report.json",
             quiet=self.quiet,
-        )  # fmt: skip
+        )
 
     def _check_space(self) -> None:
         need = 3 * _ITEMSIZE * self.n**2

@@ -104,11 +104,16 @@ def submit(  # noqa: PLR0917 - typer calls it by name
     with _client(url, token) as client:
         operands = [_operand(client, text) for text in (a, b)]
         inputs: dict[str, Any] = {
-            "alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "name": name,
-            "priority": priority, "options": options,
+            "alpha": alpha,
+            "beta": beta,
+            "trans_a": trans_a,
+            "trans_b": trans_b,
+            "name": name,
+            "priority": priority,
+            "options": options,
             "output": None if output is None else {"path": output, "overwrite": overwrite},
             "c": None if c is None else _operand(client, c),
-        }  # fmt: skip
+        }
         if dry_run:
             print_json(client.plan(operands[0], operands[1], **inputs))
             return
@@ -152,10 +157,16 @@ def jobs(
         typer.echo("no jobs", err=True)
     else:
         rows = [
-            (info["jobID"], info["status"], f"{info['progress']} %", info["processID"],
-             info["created"][:19], info["name"])
+            (
+                info["jobID"],
+                info["status"],
+                f"{info['progress']} %",
+                info["processID"],
+                info["created"][:19],
+                info["name"],
+            )
             for info in found
-        ]  # fmt: skip
+        ]
         heads = ("job", "status", "done", "process", "created", "name")
         typer.echo("\n".join(Table(heads, rows, text=True).lines()))
 
@@ -227,8 +238,9 @@ def fetch(
         found = _find(client, job)
         matrix = found.result(out, tell)
     if as_json:
-        print_json({"job": found.id, "path": str(out), "shape": matrix.shape,
-                    "dtype": matrix.dtype.name})  # fmt: skip
+        print_json(
+            {"job": found.id, "path": str(out), "shape": matrix.shape, "dtype": matrix.dtype.name}
+        )
     else:
         typer.echo(str(out))
 

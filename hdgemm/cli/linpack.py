@@ -131,7 +131,7 @@ def _requested(
         for run in runs
         for names in overlap.split(",")
         for width in (_numbers(strip, "strip") if strip is not None else [None])
-    ]  # fmt: skip
+    ]
 
 
 def _combined(values: Mapping[str, str | None], size: int) -> list[Settings]:
@@ -146,16 +146,25 @@ def _combined(values: Mapping[str, str | None], size: int) -> list[Settings]:
     return [
         Settings(order, block, pq, depth=depth, broadcast=topology, swap=exchange)
         for pq, order, block, depth, topology, exchange in itertools.product(
-            [parse_grid(one) for one in grids] or [squarest(size)], orders, blocks, depths,
-            texts["bcast"].split(","), texts["swap"].split(","),
+            [parse_grid(one) for one in grids] or [squarest(size)],
+            orders,
+            blocks,
+            depths,
+            texts["bcast"].split(","),
+            texts["swap"].split(","),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _sized(
-    runs: list[Settings], world: Communicator, devices: Devices, n: str | None, nb: str | None,
-    *, mixed: bool,
-) -> list[Settings]:  # fmt: skip
+    runs: list[Settings],
+    world: Communicator,
+    devices: Devices,
+    n: str | None,
+    nb: str | None,
+    *,
+    mixed: bool,
+) -> list[Settings]:
     """Return the runs with an NB that was measured and an N that fits, where none was given."""
     from threadpoolctl import threadpool_limits
 

@@ -55,14 +55,23 @@ def command(
     from hdgemm.preflight import plan
 
     product: dict[str, Any] = {
-        "alpha": args.parse_scalar(alpha), "beta": args.parse_scalar(beta), "c": c, "out": out,
-        "trans_a": trans_a, "trans_b": trans_b,
+        "alpha": args.parse_scalar(alpha),
+        "beta": args.parse_scalar(beta),
+        "c": c,
+        "out": out,
+        "trans_a": trans_a,
+        "trans_b": trans_b,
         "options": args.make_options(
-            host_memory=host_memory, device_memory=device_memory, device=device, threads=threads,
-            strategy=strategy, tile=tile, split=split,
+            host_memory=host_memory,
+            device_memory=device_memory,
+            device=device,
+            threads=threads,
+            strategy=strategy,
+            tile=tile,
+            split=split,
             verify=args.chosen_check(product=verify, tiles=verify_tiles),
         ),
-    }  # fmt: skip
+    }
     if no_clobber:
         refuse_existing(out)
     outputs = Outputs(
@@ -85,11 +94,18 @@ def command(
         return
     if plan_file is not None:
         fixed = {
-            "--host-memory": host_memory, "--device-memory": device_memory, "--device": device,
-            "--split": split, "--threads": threads, "--strategy": strategy, "--tile": tile,
-            "--verify": verify, "--verify-tiles": verify_tiles, "--checkpoint": checkpoint,
+            "--host-memory": host_memory,
+            "--device-memory": device_memory,
+            "--device": device,
+            "--split": split,
+            "--threads": threads,
+            "--strategy": strategy,
+            "--tile": tile,
+            "--verify": verify,
+            "--verify-tiles": verify_tiles,
+            "--checkpoint": checkpoint,
             "--restart": restart,
-        }  # fmt: skip
+        }
         outputs.show(out.name, _planned_run(plan_file, a, b, product, fixed))
         return
     outputs.show(

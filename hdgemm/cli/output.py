@@ -195,9 +195,12 @@ def print_table(table: Table) -> None:
     from rich.text import Text
 
     shown = RichTable(
-        title=table.title or None, title_justify="left", box=None, pad_edge=False,
+        title=table.title or None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
         header_style="bold",
-    )  # fmt: skip
+    )
     for head in table.heads:
         shown.add_column(head)
     for row in table.rows:

@@ -68,17 +68,26 @@ def command(
     extents alone, the matrices are taken to lie in memory where they fit it, else in files.
     """
     options = args.make_options(
-        host_memory=host_memory, device_memory=device_memory, device=device, threads=threads,
-        strategy=strategy, tile=tile, verify="tiles" if verify_tiles else None,
-    )  # fmt: skip
+        host_memory=host_memory,
+        device_memory=device_memory,
+        device=device,
+        threads=threads,
+        strategy=strategy,
+        tile=tile,
+        verify="tiles" if verify_tiles else None,
+    )
 
     from hdgemm.preflight import plan, plan_shape
 
     if ranks is not None:
         on_ranks = {
-            "ranks": ranks, "dtype": dtype, "host_memory": host_memory, "link": link,
-            "rate": None if gflops is None else gflops * 1e9, "storage": storage,
-        }  # fmt: skip
+            "ranks": ranks,
+            "dtype": dtype,
+            "host_memory": host_memory,
+            "link": link,
+            "rate": None if gflops is None else gflops * 1e9,
+            "storage": storage,
+        }
         print_result(_over_mpi(what, on_ranks), as_json=as_json)
         return
     if link is not None or gflops is not None:
@@ -102,8 +111,14 @@ def command(
             return
         if len(what) != 2:
             raise InputError(f"plan --cluster takes M N K or A B, got {len(what)} arguments")
-        product = {"beta": args.parse_scalar(beta), "c": c, "out": out or "C.npy",
-                   "trans_a": trans_a, "trans_b": trans_b, "options": options}  # fmt: skip
+        product = {
+            "beta": args.parse_scalar(beta),
+            "c": c,
+            "out": out or "C.npy",
+            "trans_a": trans_a,
+            "trans_b": trans_b,
+            "options": options,
+        }
         plan_on_cluster(cluster, what, product, storage=storage, as_json=as_json)
         return
     args.refuse_storage_alone(storage)
@@ -111,9 +126,15 @@ def command(
         plans = plan_shape(*_extents(what), dtype=dtype, options=options)
     elif len(what) == 2 and not all(text.isdecimal() for text in what):
         plans = plan(
-            what[0], what[1], beta=args.parse_scalar(beta), c=c, out=out or "C.npy",
-            trans_a=trans_a, trans_b=trans_b, options=options,
-        )  # fmt: skip
+            what[0],
+            what[1],
+            beta=args.parse_scalar(beta),
+            c=c,
+            out=out or "C.npy",
+            trans_a=trans_a,
+            trans_b=trans_b,
+            options=options,
+        )
     else:
         raise InputError(f"plan takes three extents M N K or two files A B, got {' '.join(what)!r}")
     print_plans(plans, as_json=as_json)

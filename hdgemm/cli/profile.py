@@ -105,8 +105,12 @@ def _run(device: str | None, folder: Path | None, *, quick: bool) -> "Profile":
 
     from hdgemm import profiling
 
-    columns = (BarColumn(bar_width=16), TextColumn("{task.percentage:3.0f} %"),
-               TimeElapsedColumn(), TextColumn("{task.description}"))  # fmt: skip
+    columns = (
+        BarColumn(bar_width=16),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as bar:
         task = bar.add_task("", total=1.0)
 

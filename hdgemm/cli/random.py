@@ -29,7 +29,8 @@ def command(
     random_matrix(out, m, n, seed, dtype)
     nbytes = out.stat().st_size
     if as_json:
-        print_json({"path": str(out), "shape": [m, n], "dtype": dtype, "seed": seed,
-                    "bytes": nbytes})  # fmt: skip
+        print_json(
+            {"path": str(out), "shape": [m, n], "dtype": dtype, "seed": seed, "bytes": nbytes}
+        )
     else:
         typer.echo(f"{out}: {m} × {n} {dtype}, {format_size(nbytes)}")

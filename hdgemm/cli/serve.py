@@ -91,9 +91,15 @@ def command(
     from hdgemm.server.http_server import Listener, serve
 
     settings = make_settings(
-        data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url,
-        public_url=public_url, retention=retention, cluster=cluster,
-    )  # fmt: skip
+        data_dir=data_dir,
+        roots=root,
+        memory=memory,
+        devices=device,
+        database_url=database_url,
+        public_url=public_url,
+        retention=retention,
+        cluster=cluster,
+    )
     if worker:
         check_worker(settings)
     serve(settings, Listener(host, port, tls_certificate, tls_key), with_worker=worker)
@@ -116,9 +122,14 @@ def worker(
     from hdgemm.server.worker import run_worker
 
     settings = make_settings(
-        data_dir=data_dir, roots=root, memory=memory, devices=device, database_url=database_url,
-        retention=retention, cluster=cluster,
-    )  # fmt: skip
+        data_dir=data_dir,
+        roots=root,
+        memory=memory,
+        devices=device,
+        database_url=database_url,
+        retention=retention,
+        cluster=cluster,
+    )
     check_worker(settings)
     run_worker(settings)
 

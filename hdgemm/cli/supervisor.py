@@ -115,8 +115,9 @@ class SignalDeadline:
         print(
             f"hdgemm: {where}: ended by {number.name}, {_GRACE_SECONDS:.0f} s after it: "
             "the process was blocked",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            file=sys.stderr,
+            flush=True,
+        )
         time.sleep(_MESSAGE_SECONDS)
         if world is not None and world.threaded:
             # In a thread: MPI may hold a lock while another call of it waits.

@@ -55,10 +55,14 @@ def command(
     if action != "list" and not (name.isprintable() and 0 < len(name) <= 200):
         raise InputError(f"token {action} needs --name, up to 200 printable characters")
     account = tokens.Account(
-        name=name, max_jobs=max_jobs, rate=rate, max_priority=max_priority,
+        name=name,
+        max_jobs=max_jobs,
+        rate=rate,
+        max_priority=max_priority,
         max_bytes=None if quota is None else parse_size(quota),
-        read_roots=_real(read) if read else None, write_roots=_real(write or []),
-    )  # fmt: skip
+        read_roots=_real(read) if read else None,
+        write_roots=_real(write or []),
+    )
     database = open_database(make_settings(data_dir=data_dir, database_url=database_url))
     with database.write() as conn:
         now = database.now(conn)

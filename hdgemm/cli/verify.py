@@ -50,9 +50,17 @@ def command(
     from hdgemm.durable.audit import audit
 
     check = hdgemm.verify(
-        a, b, c, alpha=parse_scalar(alpha), beta=parse_scalar(beta), c_before=c_before,
-        trans_a=trans_a, trans_b=trans_b, rounds=rounds, memory=memory,
-    )  # fmt: skip
+        a,
+        b,
+        c,
+        alpha=parse_scalar(alpha),
+        beta=parse_scalar(beta),
+        c_before=c_before,
+        trans_a=trans_a,
+        trans_b=trans_b,
+        rounds=rounds,
+        memory=memory,
+    )
     found = audit(c)
     if as_json:
         stored = None if found is None else asdict(found)

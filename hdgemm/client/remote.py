@@ -244,8 +244,10 @@ class Client:
         except (OSError, InputError):
             return False
         return (theirs["size"], theirs["mtime_ns"], theirs["inode"]) == (
-            mine.st_size, mine.st_mtime_ns, mine.st_ino,
-        )  # fmt: skip
+            mine.st_size,
+            mine.st_mtime_ns,
+            mine.st_ino,
+        )
 
     def _inputs(
         self,
@@ -256,8 +258,9 @@ class Client:
         """Return the inputs of a request; operands are uploaded where needed."""
         body: dict[str, Any] = {
             name: self.reference(matrix, transfer)
-            for name, matrix in operands.items() if matrix is not None
-        }  # fmt: skip
+            for name, matrix in operands.items()
+            if matrix is not None
+        }
         body |= {name: value for name, value in further.items() if value is not None}
         if isinstance(body.get("output"), str):
             body["output"] = {"path": body["output"]}

@@ -59,9 +59,14 @@ def _opened(matrix: NDArray[Any] | str | os.PathLike[str]) -> Iterator[_Source]:
         _check(header.shape, header.dtype, str(path))
         with path.open("rb") as stream:
             fd, size = stream.fileno(), path.stat().st_size
-            described = {"name": path.name[:200], "shape": list(header.shape), "format": "npy",
-                         "dtype": header.dtype.name, "order": "F" if header.fortran else "C",
-                         "size": size}  # fmt: skip
+            described = {
+                "name": path.name[:200],
+                "shape": list(header.shape),
+                "format": "npy",
+                "dtype": header.dtype.name,
+                "order": "F" if header.fortran else "C",
+                "size": size,
+            }
             yield _Source(described, size, lambda start, stop: os.pread(fd, stop - start, start))
         return
     _check(matrix.shape, matrix.dtype, "array")
@@ -69,8 +74,12 @@ def _opened(matrix: NDArray[Any] | str | os.PathLike[str]) -> Iterator[_Source]:
     stored = matrix.T if fortran else matrix
     flat = np.ascontiguousarray(stored, stored.dtype.newbyteorder("<")).reshape(-1)
     view = flat.view(np.uint8).data
-    described = {"shape": list(matrix.shape), "dtype": matrix.dtype.name, "format": "raw",
-                 "order": "F" if fortran else "C"}  # fmt: skip
+    described = {
+        "shape": list(matrix.shape),
+        "dtype": matrix.dtype.name,
+        "format": "raw",
+        "order": "F" if fortran else "C",
+    }
     yield _Source(described, view.nbytes, lambda start, stop: view[start:stop])
 
 
@@ -103,9 +112,11 @@ def upload(
             for start, stop in _missing(info["received"], source.size):
                 data = source.read(start, stop)
                 info = connection.request(
-                    "PUT", f"{at}/content", content=bytes(data),
+                    "PUT",
+                    f"{at}/content",
+                    content=bytes(data),
                     headers=_part_headers(start, stop, source.size, data),
-                ).json()  # fmt: skip
+                ).json()
                 if progress is not None:
                     progress(sum(b - a for a, b in info["received"]), source.size)
             info = connection.request("POST", f"{at}/complete", timeout=None).json()
@@ -123,9 +134,10 @@ def _find(connection: Connection, source: _Source, digest: str) -> dict[str, Any
     found = connection.request("GET", "/v1/matrices", params={"sha256": digest}).json()
     same = ("shape", "dtype", "order", "format")
     known: list[dict[str, Any]] = [
-        info for info in found["matrices"]
+        info
+        for info in found["matrices"]
         if all(info[key] == source.description[key] for key in same)
-    ]  # fmt: skip
+    ]
     return next(iter(sorted(known, key=lambda info: not info["complete"])), None)
 
 

@@ -222,10 +222,13 @@ class _Run:
         # A diagonal block is one block; below it, blocks have all columns of the slab.
         rows = region.rows if region.row == region.col else self._quantum[0]
         return BlockPool(
-            (region.rows, region.cols), Costs(max(1, region.col), itemsize, itemsize),
-            bandwidth=self._bandwidth or 1e9, quantum=(rows, region.cols), done=done,
+            (region.rows, region.cols),
+            Costs(max(1, region.col), itemsize, itemsize),
+            bandwidth=self._bandwidth or 1e9,
+            quantum=(rows, region.cols),
+            done=done,
             region=[region],
-        )  # fmt: skip
+        )
 
     def _turned(self, rect: Rect) -> Rect:
         if not self._factor.trans:

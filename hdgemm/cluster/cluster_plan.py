@@ -119,15 +119,22 @@ def plan_cluster(
     """
     m, n, k = extents
     cluster = VirtualCluster(
-        (m, n), costs, workers, bandwidth=bandwidth, flops_per_element=flops_per_element,
+        (m, n),
+        costs,
+        workers,
+        bandwidth=bandwidth,
+        flops_per_element=flops_per_element,
         quantum=quantum,
-    )  # fmt: skip
+    )
     run = cluster.run()
     rate = sum(worker.flop_rate for worker in workers)
     read = sum(run.bytes_read.values())
     blocks = sorted(run.blocks, key=lambda block: block.area)
     return ClusterPlan(
-        m, n, k, dtype,
+        m,
+        n,
+        k,
+        dtype,
         workers=len(workers),
         gflops=rate / 1e9,
         bandwidth=bandwidth,
@@ -141,7 +148,7 @@ def plan_cluster(
         efficiency=run.efficiency,
         limit="storage" if read / bandwidth > m * n * flops_per_element / rate else "arithmetic",
         useful_extent=useful_extent(rate, len(workers), bandwidth, costs, flops_per_element / k),
-    )  # fmt: skip
+    )
 
 
 def useful_extent(
@@ -156,8 +163,10 @@ def useful_extent(
     blocks = workers / MOST
     # Reading n²·k·(a + b)/s bytes with s = n/√blocks takes as long as computing.
     served = (
-        (costs.a_bytes + costs.b_bytes) * math.sqrt(blocks) * flop_rate
+        (costs.a_bytes + costs.b_bytes)
+        * math.sqrt(blocks)
+        * flop_rate
         / (bandwidth * flops_per_step)
-    )  # fmt: skip
+    )
     started = math.cbrt(LEAST_SECONDS / MOST * flop_rate / flops_per_step)
     return math.ceil(max(served, started))

@@ -85,9 +85,14 @@ class Scheduler:
     def start_on(self, workers: Iterable[str], coroutine: Any, *arguments: Any) -> None:
         """Have workers start a coroutine, without a task; wait a moment for those that are busy."""
         self._client.sync(
-            self._client._run, coroutine, *arguments, workers=list(workers), wait=False,  # noqa: SLF001
-            on_error="ignore", callback_timeout=_ANSWER_SECONDS,
-        )  # fmt: skip
+            self._client._run,  # noqa: SLF001
+            coroutine,
+            *arguments,
+            workers=list(workers),
+            wait=False,
+            on_error="ignore",
+            callback_timeout=_ANSWER_SECONDS,
+        )
 
     def forget_topic(self, topic: str) -> None:
         """Remove the events of a topic from the scheduler, which keeps a thousand of each topic;
@@ -176,11 +181,13 @@ def local_cluster(workers: int, threads: int) -> Iterator[Any]:
         _safe_path(),
         config.set(_LOCAL_SETTINGS),
         dask.LocalCluster(
-            n_workers=workers, threads_per_worker=threads, processes=True,
+            n_workers=workers,
+            threads_per_worker=threads,
+            processes=True,
             dashboard_address="127.0.0.1:0",
         ) as cluster,
         dask.Client(cluster) as client,
-    ):  # fmt: skip
+    ):
         yield client
 
 

@@ -76,9 +76,10 @@ class Coordinator:
     ) -> None:
         self.workers = Workers(client, job)
         self._scheduler = Scheduler(
-            client, f"finished blocks are recorded in {checkpoint.path}, and the same command goes "
-            "on with a new scheduler"
-        )  # fmt: skip
+            client,
+            f"finished blocks are recorded in {checkpoint.path}, and the same command goes "
+            "on with a new scheduler",
+        )
         self.receipts: list[Receipt] = []
         #: `time.time` at the start of the run.
         self.began = time.time()

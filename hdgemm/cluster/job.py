@@ -121,9 +121,10 @@ class Job:
         task.check_mark(product.destination.matrix)
         writer = self.writer(product.destination.matrix, process.may_write)
         part = block_of(
-            replace(product, c=Operand(writer)), slice(block.row, block.row + block.rows),
+            replace(product, c=Operand(writer)),
+            slice(block.row, block.row + block.rows),
             slice(block.col, block.col + block.cols),
-        )  # fmt: skip
+        )
         session = process.session
         report = compute(part, Call(session=session, watch=process.watch))
         receipt = Receipt.of(
@@ -138,8 +139,11 @@ class Job:
             self.b.open(stack),
             None if self.c is None else self.c.open(stack, writable=True),
             None if self.old is None else self.old.open(stack),
-            self.alpha, self.beta, self.dtype, self.dtype,
-        )  # fmt: skip
+            self.alpha,
+            self.beta,
+            self.dtype,
+            self.dtype,
+        )
 
 
 @dataclass(frozen=True, slots=True)

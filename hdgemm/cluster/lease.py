@@ -68,9 +68,11 @@ def lease_of(worker: Any) -> Lease:
     def wanted() -> bool:
         try:
             found = sync(
-                worker.loop, worker.scheduler.processing, workers=[address],
+                worker.loop,
+                worker.scheduler.processing,
+                workers=[address],
                 callback_timeout=_SECONDS,
-            )  # fmt: skip
+            )
         except TimeoutError:
             raise
         except Exception:  # noqa: BLE001 - a lost connection, or the worker is not known there

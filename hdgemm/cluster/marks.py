@@ -62,8 +62,9 @@ class BlockTask:
         if found[0, 0] != self.mark.value:
             raise WrongOutputError(
                 f"{c.name} is another file on {gethostname()} than for the client: mount the "
-                "same storage there under the same name", path=c.name,
-            )  # fmt: skip
+                "same storage there under the same name",
+                path=c.name,
+            )
 
 
 class WrongOutputError(InputError):

@@ -142,8 +142,12 @@ class PanelJob:
             rectangle(factor, rows, earlier),
             replace(other, conj=other.conj != (self.dtype.kind == "c")),
             open_operand(bar, what="out", writable=True),
-            old, -1.0, 1.0, self.dtype, self.dtype,
-        )  # fmt: skip
+            old,
+            -1.0,
+            1.0,
+            self.dtype,
+            self.dtype,
+        )
         memory = session.options.host_bytes or default_host_bytes()
         options = replace(session.options, host_memory=max(1, memory - bar.nbytes - held))
         began = work.now()
@@ -211,8 +215,9 @@ def _check_finite(bar: NDArray[Any], block: Rect) -> None:
         raise NotFiniteError(
             f"a has a NaN or an Inf at row {block.row + row}, column {block.col + col} (of its "
             "transpose for U): it must not contain infs or NaNs",
-            row=block.row + row, col=block.col + col,
-        )  # fmt: skip
+            row=block.row + row,
+            col=block.col + col,
+        )
 
 
 def _flops(block: Rect, *, diagonal: bool, dtype: np.dtype[Any]) -> int:

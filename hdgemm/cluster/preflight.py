@@ -69,11 +69,15 @@ def plan(
     m, n = product.shape
     itemsize = product.dtype.itemsize if product.c is None else product.c.matrix.dtype.itemsize
     return plan_cluster(
-        (m, n, product.k), product.dtype.name, _workers(infos, itemsize),
-        costs=costs_of(product), bandwidth=_bandwidth(infos, storage), itemsize=itemsize,
+        (m, n, product.k),
+        product.dtype.name,
+        _workers(infos, itemsize),
+        costs=costs_of(product),
+        bandwidth=_bandwidth(infos, storage),
+        itemsize=itemsize,
         flops_per_element=product.flops // (m * n),
         quantum=(1, 1) if product.c is None else quantum_of(product.c.matrix),
-    )  # fmt: skip
+    )
 
 
 def plan_shape(
@@ -96,11 +100,14 @@ def plan_shape(
     extents = Extents(secrets.token_hex(8), m, n, k, kind.name, check_options(options))
     infos = ask(client, extents).values()
     return plan_cluster(
-        (m, n, k), kind.name, _workers(infos, kind.itemsize),
+        (m, n, k),
+        kind.name,
+        _workers(infos, kind.itemsize),
         costs=Costs(k, kind.itemsize, kind.itemsize, row_bytes=n * kind.itemsize),
         bandwidth=_bandwidth(infos, storage),
-        itemsize=kind.itemsize, flops_per_element=k * flops_per_multiply_add(kind.name),
-    )  # fmt: skip
+        itemsize=kind.itemsize,
+        flops_per_element=k * flops_per_multiply_add(kind.name),
+    )
 
 
 def _workers(infos: Iterable[WorkerInfo], itemsize: int) -> list[VirtualWorker]:

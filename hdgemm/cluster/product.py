@@ -156,9 +156,15 @@ def syrk(
     if out is None:
         raise InputError("syrk on a cluster needs out: where C goes, in storage of all workers")
     product = Product.of(
-        a, a, alpha=alpha, beta=beta, c=c, trans_a=int(bool(trans)), trans_b=int(not trans),
+        a,
+        a,
+        alpha=alpha,
+        beta=beta,
+        c=c,
+        trans_a=int(bool(trans)),
+        trans_b=int(not trans),
         out=out,
-    )  # fmt: skip
+    )
     if product.dtype.kind == "c" and trans == 2:
         raise InputError("syrk of complex matrices takes trans 0 or 1, got 2")
     if not product.reads_product:
@@ -223,9 +229,13 @@ def _run(
     job = make_job(stored, durable, options)
     c, quantum = durable.output.matrix, quantum_of(durable.output.matrix)
     pool = BlockPool(
-        c.shape, costs_of(stored), bandwidth=bandwidth or 1e9, quantum=quantum, done=done,
+        c.shape,
+        costs_of(stored),
+        bandwidth=bandwidth or 1e9,
+        quantum=quantum,
+        done=done,
         region=None if job.lower is None else triangle_region(stored.m, quantum, lower=job.lower),
-    )  # fmt: skip
+    )
     flops = stored.flops // (c.shape[0] * c.shape[1])
     with Coordinator(
         client,

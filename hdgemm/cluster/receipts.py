@@ -59,14 +59,23 @@ class Receipt:
 
     @classmethod
     def of(
-        cls, number: int, block: Rect, writer: BlockWriter, timeline: Timeline,
-        stages: Mapping[Stage, StageReport], peak_memory: int | None,
-    ) -> Receipt:  # fmt: skip
+        cls,
+        number: int,
+        block: Rect,
+        writer: BlockWriter,
+        timeline: Timeline,
+        stages: Mapping[Stage, StageReport],
+        peak_memory: int | None,
+    ) -> Receipt:
         """Make the receipt of a block that `writer` has stored; its times are filled in later."""
         return cls(
-            number, block, writer.pieces(block),
-            stages, events=coalesce(timeline.events), peak_memory=peak_memory or 0,
-        )  # fmt: skip
+            number,
+            block,
+            writer.pieces(block),
+            stages,
+            events=coalesce(timeline.events),
+            peak_memory=peak_memory or 0,
+        )
 
     @property
     def flops(self) -> int:
@@ -90,9 +99,15 @@ class Receipt:
         events = [Event(*event) for event in message["events"]]
         stages = {name: StageReport(**stage) for name, stage in message["stages"].items()}
         block = Rect(*message["block"])
-        return cls(**{
-            **message, "block": block, "pieces": pieces, "stages": stages, "events": events,
-        })  # fmt: skip
+        return cls(
+            **{
+                **message,
+                "block": block,
+                "pieces": pieces,
+                "stages": stages,
+                "events": events,
+            }
+        )
 
     def entry(self) -> Entry:
         """Return the entry of the journal: the pieces, and who computed them."""

@@ -140,8 +140,9 @@ class Reference:
             raise InputError(
                 f"{self} is another matrix on {gethostname()} than for the client "
                 f"({'; '.join(found)}): mount the same storage there under the same name; a copy "
-                "needs the time of modification, too (cp -p)", path=str(self),
-            )  # fmt: skip
+                "needs the time of modification, too (cp -p)",
+                path=str(self),
+            )
 
     def identity(self) -> tuple[int, int] | None:
         """Return device and inode of the file or folder as this machine sees it now; None where

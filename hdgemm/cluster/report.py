@@ -116,20 +116,26 @@ def merged_report(
         timeline=Timeline(tuple(sorted(events, key=lambda event: event.start)), seconds),
         resumption=durable.resumption,
         split=None if coordinator is None else _split(coordinator, labels),
-        energy=Energy(missing={"workers": "their machines' counters are not collected; read them "
-                               "there, as hdgemm.energy.EnergyMeter does"}),
-    )  # fmt: skip
+        energy=Energy(
+            missing={
+                "workers": "their machines' counters are not collected; read them "
+                "there, as hdgemm.energy.EnergyMeter does"
+            }
+        ),
+    )
 
 
 def _moved(receipt: Receipt, label: str, start: float) -> list[Event]:
     """Return a receipt's events on the client's clock; each work unit of the trace is a block."""
     return [
         event._replace(
-            device=label, unit=receipt.number,
-            start=max(0.0, event.start + start), end=max(0.0, event.end + start),
+            device=label,
+            unit=receipt.number,
+            start=max(0.0, event.start + start),
+            end=max(0.0, event.end + start),
         )
         for event in receipt.events
-    ]  # fmt: skip
+    ]
 
 
 def _peaks(receipts: Sequence[Receipt]) -> int | None:

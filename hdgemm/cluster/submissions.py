@@ -82,10 +82,15 @@ class Submissions:
             for number, block, mark in zip(numbers, blocks, marks, strict=True)
         ]
         futures = self._client.map(
-            compute_block, [self._topic] * len(tasks), tasks,
-            workers=[address], pure=False, retries=0, priority=-first,
+            compute_block,
+            [self._topic] * len(tasks),
+            tasks,
+            workers=[address],
+            pure=False,
+            retries=0,
+            priority=-first,
             key=[f"{self._name}-{number}" for number in numbers],
-        )  # fmt: skip
+        )
         for task, future in zip(tasks, futures, strict=True):
             marked = task.mark is not None
             self._tasks[task.number] = Submission(address, task.block, future, marked)

@@ -121,9 +121,13 @@ def _inspected(job: AnyJob | Extents, worker: Any) -> WorkerInfo:
                 del _JOBS[topic]
         options = session.options
     return WorkerInfo(
-        socket.gethostname(), str(worker.name), options.threads or 1, options.host_bytes or 0,
-        *rates, time.time(),
-    )  # fmt: skip
+        socket.gethostname(),
+        str(worker.name),
+        options.threads or 1,
+        options.host_bytes or 0,
+        *rates,
+        time.time(),
+    )
 
 
 def _rates(session: Session, described: Described) -> tuple[float, float]:

@@ -39,8 +39,11 @@ _SUMS: Final[Mapping[Any, tuple[NormName, bool]]] = {
 _SPECTRAL: Final = (2, -2, "nuc")
 #: The same sums of the transpose.
 _TRANSPOSED: Final[Mapping[NormName, NormName]] = {
-    "columns": "rows", "rows": "columns", "fro": "fro", "max": "max",
-}  # fmt: skip
+    "columns": "rows",
+    "rows": "columns",
+    "fro": "fro",
+    "max": "max",
+}
 
 
 @public_call(ReportKeywords)

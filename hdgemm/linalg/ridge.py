@@ -131,9 +131,15 @@ def ridge(
     """
     call = Call.of(**keywords)
     with prepare(
-        a, b, out, call, alphas=alphas, intercept=intercept, weights=weights,
+        a,
+        b,
+        out,
+        call,
+        alphas=alphas,
+        intercept=intercept,
+        weights=weights,
         check_finite=check_finite,
-    ) as prepared:  # fmt: skip
+    ) as prepared:
         return prepared.run()
 
 
@@ -156,9 +162,13 @@ def prepare(
         p, dtype = rhs.matrix.shape[1], rhs.dtype
         with rhs.matrix:
             rows = TallRows(
-                source, dtype, rhs.matrix, ones=intercept, weights=_weights(weights, m),
+                source,
+                dtype,
+                rhs.matrix,
+                ones=intercept,
+                weights=_weights(weights, m),
                 check_finite=check_finite,
-            )  # fmt: skip
+            )
             triangle = Triangle.zeros(n + intercept, p, dtype)
             reading = recorded_rows(call, out) or plan_for(rows, [triangle], folder_of(source), run)
             dense = plan_dense("SVD of R", n, dtype, run, vectors=True)

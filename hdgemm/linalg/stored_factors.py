@@ -91,8 +91,9 @@ def reserve_beside(
             if matrix == path or (matrix is not None and overlaps(path, matrix)):
                 raise InputError(
                     f"{path} is {what}, and the factorisation saves a file there: choose another "
-                    "out", path=str(path),
-                )  # fmt: skip
+                    "out",
+                    path=str(path),
+                )
         length = min(a.shape) * itemsize if path.suffix == ".npy" else 0
         # Space for triangles is reserved later: on a full disk the error is to name the factor.
         target.companions.reserve(path, _HEADER + length if ARRAYS[kind] else 0)
@@ -145,13 +146,17 @@ def _save_beside(
         return
     for name, array in arrays.items():
         target.companions.add(
-            files.array(name), lambda stream, array=array: np.save(stream, array)  # type: ignore[misc]
-        )  # fmt: skip
+            files.array(name),
+            lambda stream, array=array: np.save(stream, array),  # type: ignore[misc]
+        )
     sums = {name: checksum(array) for name, array in arrays.items()}
     record = {
-        "format": _FORMAT, "kind": kind, "facts": facts, "arrays": sums,
+        "format": _FORMAT,
+        "kind": kind,
+        "facts": facts,
+        "arrays": sums,
         "matrix": sampled(target.stored.operand),
-    }  # fmt: skip
+    }
     text = json.dumps(record, indent=2).encode() + b"\n"
     target.companions.add(files.description, lambda stream: stream.write(text))
 

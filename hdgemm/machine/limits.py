@@ -140,8 +140,9 @@ def thread_limit() -> Iterator[None]:
 
 def _thread_advice() -> str:
     """Return what a thread may have lacked: addresses for its stack and heap, or its number."""
-    limit, stack = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS,
-                                                             resource.RLIMIT_STACK))  # fmt: skip
+    limit, stack = (
+        resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_STACK)
+    )
     needed = (_STACK if stack == resource.RLIM_INFINITY else stack) + _HEAP
     held = int(psutil.Process().memory_info().vms)
     if limit != resource.RLIM_INFINITY and held + needed > limit:

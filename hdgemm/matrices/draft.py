@@ -87,8 +87,10 @@ class Draft(Generic[M]):
                 raise MatrixIOError(
                     f"{self.path} is complete, but its name may not survive a power failure, or "
                     f"files of an earlier factorisation lie beside it: {error}",
-                    path=str(self.path), offset=0, length=0,
-                ) from error  # fmt: skip
+                    path=str(self.path),
+                    offset=0,
+                    length=0,
+                ) from error
 
     def _give_name(self) -> None:
         self.part.replace(self.path)

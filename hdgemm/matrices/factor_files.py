@@ -96,8 +96,9 @@ def matrices_beside(path: Path, names: Iterable[str]) -> list[Path]:
     ends = (f".{name}.npy" for name in sorted(names))
     return [
         path.with_name(f"{path.name.removesuffix(end)}.npy")
-        for end in ends if path.name.endswith(end)
-    ]  # fmt: skip
+        for end in ends
+        if path.name.endswith(end)
+    ]
 
 
 def _checksum(path: Path) -> int | None:

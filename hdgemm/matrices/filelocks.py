@@ -72,8 +72,9 @@ def wait_for_writers(matrix: FileMatrix) -> None:
             raise InputError(
                 f"a worker of an earlier run has {matrix.path} open to write and has not ended for "
                 f"{_WAIT_SECONDS:.0f} s (is its process stopped?): end it, then give the same "
-                "command", path=str(matrix.path),
-            )  # fmt: skip
+                "command",
+                path=str(matrix.path),
+            )
         time.sleep(_LOOK_SECONDS)
 
 

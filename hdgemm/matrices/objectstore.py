@@ -78,8 +78,10 @@ class _ObjectsDraft(Draft["Matrix"]):
         from obstore import exceptions
 
         if not self._claim.held():
-            raise self._error("its claim was removed during the run, so that another run may have "
-                              "written chunks: compute it again")  # fmt: skip
+            raise self._error(
+                "its claim was removed during the run, so that another run may have "
+                "written chunks: compute it again"
+            )
         try:
             self._objects.put(_prefix(self._place) + _METADATA, self._metadata, mode="create")
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
@@ -140,8 +142,9 @@ def _clear(objects: Any, place: Location, *, inherited: bool) -> None:
     if chunks and not inherited:
         raise InputError(
             f"chunks of an array without metadata lie at {place}: {len(chunks)}, the first one "
-            f"{chunks[0]}; delete them, or choose another name", path=str(place),
-        )  # fmt: skip
+            f"{chunks[0]}; delete them, or choose another name",
+            path=str(place),
+        )
     with _reached(place):
         objects.delete(chunks)
 
@@ -159,10 +162,15 @@ def _unpublished(
     held = zarr.storage.MemoryStore()
     # All chunks will be written, so that none of them is the fill value's.
     made = zarr.create_array(
-        store=held, name=place.item or None, shape=shape, chunks=chunk_of(shape),
-        dtype=check_written(dtype, str(place)), compressors=None, fill_value=0,
+        store=held,
+        name=place.item or None,
+        shape=shape,
+        chunks=chunk_of(shape),
+        dtype=check_written(dtype, str(place)),
+        compressors=None,
+        fill_value=0,
         config={"write_empty_chunks": True},
-    )  # fmt: skip
+    )
     there = zarr.storage.StorePath(zarr.storage.ObjectStore(objects), place.item)
     array = zarr.Array(zarr.AsyncArray(made.metadata, there, config=made.async_array.config))
     matrix = from_zarr(array, str(place), writable=True, source=(place.url, place.item))
@@ -197,8 +205,9 @@ def _refuse_existing(objects: Any, place: Location) -> None:
     if _there(objects, place):
         raise InputError(
             f"{place} exists, and an object store cannot replace an array as a whole: delete it, "
-            "or choose another name", path=str(place),
-        )  # fmt: skip
+            "or choose another name",
+            path=str(place),
+        )
 
 
 def _metadata(array: Any) -> bytes:

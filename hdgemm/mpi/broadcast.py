@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 
 #: HPL's names, in the order of its numbers 0 to 5 (HPL.dat, BCASTs).
 TOPOLOGIES: Final = (
-    "1ring", "1ring-modified", "2ring", "2ring-modified", "long", "long-modified",
-)  # fmt: skip
+    "1ring",
+    "1ring-modified",
+    "2ring",
+    "2ring-modified",
+    "long",
+    "long-modified",
+)
 
 
 def children(topology: str, size: int) -> list[tuple[int, ...]]:

@@ -132,9 +132,10 @@ class Communicator:
                     f"rank {rank} on {host} runs another version of hdgemm than rank 0"
                 )
             name = next(
-                name for name in (*first, *other)
+                name
+                for name in (*first, *other)
                 if name not in first or name not in other or first[name] != other[name]
-            )  # fmt: skip
+            )
             values = [repr(each.get(name)) for each in (first, other)]
             if max(map(len, values)) > _SHOWN:
                 found = f"{name} on rank {rank} on {host} differs from rank 0's"

@@ -45,9 +45,13 @@ class Devices(NamedTuple):
     ) -> Window:
         """Return a window on which these devices work."""
         return Window(
-            self.updates, self.rows, recorder, on_error,
-            caller_helps=self.host, solves=self.solves,
-        )  # fmt: skip
+            self.updates,
+            self.rows,
+            recorder,
+            on_error,
+            caller_helps=self.host,
+            solves=self.solves,
+        )
 
 
 @contextmanager

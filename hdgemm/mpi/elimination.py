@@ -149,9 +149,13 @@ class Elimination(RightLooking):
         width = self._variant.strip or STRIP
         if number not in self._exchanges:
             self._exchanges[number] = RowExchange(
-                panel.first, panel.pivots, part.rows, self._column, self._variant.swap,
+                panel.first,
+                panel.pivots,
+                part.rows,
+                self._column,
+                self._variant.swap,
                 split="split-swap" in self._variant.overlap,
-            )  # fmt: skip
+            )
         below = part.a[part.rows.below(panel.end) :]
         strips = [
             Strip(panel, left, right, below[:, left:right], urgent=urgent)

@@ -106,9 +106,13 @@ def lu_factor(
 
 @public_call(MpiKeywords)
 def lu_solve(
-    lu_and_piv: Any, b: Any, check_finite: bool = True, *, out: Any = None,
+    lu_and_piv: Any,
+    b: Any,
+    check_finite: bool = True,
+    *,
+    out: Any = None,
     **keywords: Unpack[MpiKeywords],
-) -> Any:  # fmt: skip
+) -> Any:
     """Solve A·X = B with LU factors, over MPI.
 
     Parameters

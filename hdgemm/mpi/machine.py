@@ -92,9 +92,11 @@ def check(
                 f"{name}: its {len(needs)} processes need {sum(needs):,} bytes for N = "
                 f"{variant.n}, {available:,} are available, {sum(needs) - available:,} are "
                 "missing; lower N, or add machines",
-                requested=sum(needs), available=available, missing=sum(needs) - available,
+                requested=sum(needs),
+                available=available,
+                missing=sum(needs) - available,
                 limit="memory",
-            )  # fmt: skip
+            )
 
 
 def largest_order(

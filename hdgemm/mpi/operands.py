@@ -90,9 +90,12 @@ class Loader:
         """Return the strips that the ranks read."""
         stored = self.matrix.operand.matrix
         return Strips.of(
-            stored.shape, part.a.itemsize, part.grid.size,
-            chunk=stored.chunk, triangle=self.stored_triangle,
-        )  # fmt: skip
+            stored.shape,
+            part.a.itemsize,
+            part.grid.size,
+            chunk=stored.chunk,
+            triangle=self.stored_triangle,
+        )
 
     def load(self, part: Part, first: int = 0) -> None:
         """Read the matrix into the columns of a part from `first` on.
@@ -137,5 +140,6 @@ class Loader:
         row, col = (col, row) if self.trans else (row, col)
         raise NotFiniteError(
             f"{self.name} has {value} at row {row}, column {col}: it must not contain infs or NaNs",
-            row=row, col=col,
-        )  # fmt: skip
+            row=row,
+            col=col,
+        )

@@ -56,28 +56,62 @@ class PanelKernels:
         trailing, one = self._numbers[col - start], self._numbers[1]
         u = self._in_top(start, col)
         self._trsv(
-            self._lower, self._no, self._unit, trailing, self._in_top(start, start),
-            self._top_lead, u, one,
-        )  # fmt: skip
+            self._lower,
+            self._no,
+            self._unit,
+            trailing,
+            self._in_top(start, start),
+            self._top_lead,
+            u,
+            one,
+        )
         row = self._active[col]
         self._gemv(
-            self._no, self._rows[col], trailing, self._minus_one, self._in_a(row, start),
-            self._lead, u, one, self._one, self._in_a(row, col), one,
-        )  # fmt: skip
+            self._no,
+            self._rows[col],
+            trailing,
+            self._minus_one,
+            self._in_a(row, start),
+            self._lead,
+            u,
+            one,
+            self._one,
+            self._in_a(row, col),
+            one,
+        )
 
     def update(self, start: int, middle: int, stop: int) -> None:
         """Do the same for the columns from `middle` to `stop`, by those from `start` to there."""
         depth, width = self._numbers[middle - start], self._numbers[stop - middle]
         u, row = self._in_top(start, middle), self._active[middle]
         self._trsm(
-            self._lower, self._lower, self._no, self._unit, depth, width, self._one,
-            self._in_top(start, start), self._top_lead, u, self._top_lead,
-        )  # fmt: skip
+            self._lower,
+            self._lower,
+            self._no,
+            self._unit,
+            depth,
+            width,
+            self._one,
+            self._in_top(start, start),
+            self._top_lead,
+            u,
+            self._top_lead,
+        )
         self._gemm(
-            self._no, self._no, self._rows[middle], width, depth, self._minus_one,
-            self._in_a(row, start), self._lead, u, self._top_lead, self._one,
-            self._in_a(row, middle), self._lead,
-        )  # fmt: skip
+            self._no,
+            self._no,
+            self._rows[middle],
+            width,
+            depth,
+            self._minus_one,
+            self._in_a(row, start),
+            self._lead,
+            u,
+            self._top_lead,
+            self._one,
+            self._in_a(row, middle),
+            self._lead,
+        )
 
     def _in_a(self, row: int, col: int) -> int:
         return self._a + row * self._item + col * self._step

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 #: Functions that have a plan, by the names of the command line too.
 ROUTINES: Final[Mapping[str, str]] = {
-    "solve": "solve", "lu": "lu_factor", "lu_factor": "lu_factor", "cholesky": "cholesky",
-}  # fmt: skip
+    "solve": "solve",
+    "lu": "lu_factor",
+    "lu_factor": "lu_factor",
+    "cholesky": "cholesky",
+}
 #: Bytes/s of a rank's link and of the storage where none are given, and seconds of a message.
 LINK: Final = 10e9
 STORAGE: Final = 2e9
@@ -188,10 +191,14 @@ def plan(
     if need > available:
         raise _too_large(variant, columns, item, need, available)
     return _priced(
-        kind, variant, columns, dtype, rate or _measured_rate(),
+        kind,
+        variant,
+        columns,
+        dtype,
+        rate or _measured_rate(),
         LINK if link is None else float(parse_size(link)),
         STORAGE if storage is None else float(parse_size(storage)),
-    )  # fmt: skip
+    )
 
 
 def _rank_bytes(variant: Variant, columns: int, itemsize: int) -> int:

@@ -189,9 +189,16 @@ class Run:
         seconds = self.world.largest(time.perf_counter() - self.began)
         variant = self.variant
         return Report(
-            self.kind, variant.n, self.columns, self.dtype.name, variant.nb, variant.grid,
-            flops, seconds, phases,
-        )  # fmt: skip
+            self.kind,
+            variant.n,
+            self.columns,
+            self.dtype.name,
+            variant.nb,
+            variant.grid,
+            flops,
+            seconds,
+            phases,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,10 +73,11 @@ class Variant:
                 f"{self.depth} and {self.strip}"
             )
         for name, value, known in (
-            ("broadcast", self.broadcast, TOPOLOGIES), ("swap", self.swap, tuple(SWAPS)),
+            ("broadcast", self.broadcast, TOPOLOGIES),
+            ("swap", self.swap, tuple(SWAPS)),
             ("mapping", self.mapping, MAPPINGS),
             *(("overlap", each, OVERLAPS) for each in self.overlap),
-        ):  # fmt: skip
+        ):
             if value not in known:
                 raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 

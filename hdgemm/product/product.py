@@ -315,8 +315,9 @@ def check_product(
         raise InputError(
             f"C of {m}×{n} {dtype.name} has {m * n * dtype.itemsize} bytes; it must have fewer "
             "than 2^63",
-            m=m, n=n,
-        )  # fmt: skip
+            m=m,
+            n=n,
+        )
     product = Product(
         a,
         b,

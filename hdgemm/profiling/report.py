@@ -67,18 +67,49 @@ def sections(report: Report) -> list[Section]:
         for each in verdict["observations"]
     ]
     found: list[tuple[str, tuple[str, ...], Rows, tuple[str, ...], tuple[str, ...]]] = [
-        ("Strategies", ("strategy", "GFLOP/s", "gain over the row above", "efficiency", "spread",
-          "busy time of each stage (share of the run)"), _ladder(report), ("ladder", "stages"), ()),
-        ("Scaling", ("configuration", "GFLOP/s", "peak", "efficiency", "spread"),
-         _scaling(report), ("scaling", "sizes"), _cpu(report)),
-        ("Contention", ("stage", "alone", "with all stages", "kept", "spread"),
-         _bandwidth(report), ("bandwidth", "matrix"), ()),
-        ("Observations of the paper", ("number", "the paper observed", "here", "because"),
-         observed, (), ()),
-        ("Predicted and measured time",
-         ("run", "stage", "predicted", "measured", "difference", f"within {FAR_OFF:.0%}"),
-         _predictions(report), (), ()),
-    ]  # fmt: skip
+        (
+            "Strategies",
+            (
+                "strategy",
+                "GFLOP/s",
+                "gain over the row above",
+                "efficiency",
+                "spread",
+                "busy time of each stage (share of the run)",
+            ),
+            _ladder(report),
+            ("ladder", "stages"),
+            (),
+        ),
+        (
+            "Scaling",
+            ("configuration", "GFLOP/s", "peak", "efficiency", "spread"),
+            _scaling(report),
+            ("scaling", "sizes"),
+            _cpu(report),
+        ),
+        (
+            "Contention",
+            ("stage", "alone", "with all stages", "kept", "spread"),
+            _bandwidth(report),
+            ("bandwidth", "matrix"),
+            (),
+        ),
+        (
+            "Observations of the paper",
+            ("number", "the paper observed", "here", "because"),
+            observed,
+            (),
+            (),
+        ),
+        (
+            "Predicted and measured time",
+            ("run", "stage", "predicted", "measured", "difference", f"within {FAR_OFF:.0%}"),
+            _predictions(report),
+            (),
+            (),
+        ),
+    ]
     return [
         Section(Table(heads, rows, title, text=True), pictures, remarks)
         for title, heads, rows, pictures, remarks in found

@@ -146,9 +146,12 @@ class _Elimination(NativeMatrix):
             with self.step(number, pairs):
                 for earlier in self.panels(first):
                     self.work.multiply(
-                        -1.0, self.block((first, n), earlier), self.block((first, last), earlier),
-                        self.block((first, n), (first, last)), trans_b="C",
-                    )  # fmt: skip
+                        -1.0,
+                        self.block((first, n), earlier),
+                        self.block((first, last), earlier),
+                        self.block((first, n), (first, last)),
+                        trans_b="C",
+                    )
                 self._cholesky_block(first, last)
                 self._solve_below((first, last), (last, n))
         return Factorised()

@@ -55,8 +55,10 @@ class NativeMatrix:
             raise DoesNotFitError(
                 f"{device.spec.name} holds {format_size(limit)}; a {m}×{n} {dtype.name} matrix and "
                 f"its workspace take {format_size(needed)}: choose strategy='hybrid'",
-                requested=needed, available=limit, missing=needed - limit,
-            )  # fmt: skip
+                requested=needed,
+                available=limit,
+                missing=needed - limit,
+            )
         rows = min(m, _ROWS)
         self._piece = rows, min(n, max(1, _STAGING // (rows * dtype.itemsize)))
         try:

@@ -62,10 +62,14 @@ class DensePlan(NamedTuple):
     def summary(self) -> dict[str, Any]:
         """Return order, memory and expectations as plain values, for reports."""
         return self._asdict() | {
-            "kind": "dense", "m": self.n, "host_bytes": self.bytes_held, "read_bytes": 0,
-            "write_bytes": 0, "expected_seconds": self.expected_seconds,
+            "kind": "dense",
+            "m": self.n,
+            "host_bytes": self.bytes_held,
+            "read_bytes": 0,
+            "write_bytes": 0,
+            "expected_seconds": self.expected_seconds,
             "expected_limit": "kernel",
-        }  # fmt: skip
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""

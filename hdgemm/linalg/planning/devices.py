@@ -71,8 +71,10 @@ class SlabDevices:
                 f"{name} holds {format_size(limit)}; {width} columns of a slab, blocks of {block} "
                 f"columns of {m} rows and the workspace of {kind} take {format_size(needed)}: "
                 "raise device_memory, or choose narrower slabs and blocks",
-                requested=needed, available=limit, missing=needed - limit,
-            )  # fmt: skip
+                requested=needed,
+                available=limit,
+                missing=needed - limit,
+            )
 
     def _missing(
         self, kind: Kind, m: int, dtype: str, block: int, width: int
@@ -119,10 +121,14 @@ def buffer_sizes(
     if kind == "lu":
         moved = min(2 * block, m)
         return [
-            *held, size("A", columns, block), size("C", moved * columns, 1),
-            size("C", 4 * moved, 1), size("C", _SOLVED, _SOLVED),
-            size("A", columns, _SOLVED), size("B", _SOLVED, block),
-        ]  # fmt: skip
+            *held,
+            size("A", columns, block),
+            size("C", moved * columns, 1),
+            size("C", 4 * moved, 1),
+            size("C", _SOLVED, _SOLVED),
+            size("A", columns, _SOLVED),
+            size("B", _SOLVED, block),
+        ]
     products = [size("C", columns, block)] * 2
     return [*held, size("A", columns, m), *products, size("C", block, m) if conjugates else 0]
 

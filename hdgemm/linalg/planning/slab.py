@@ -297,9 +297,12 @@ class SlabPlan:
         """Return plain values, ready for JSON."""
         moved = self.planned_bytes
         return asdict(self) | {
-            "phase_seconds": dict(self.phase_seconds), "read_bytes": moved["load1"],
-            "write_bytes": moved["store2"], "flops": self.flops, "disk_bytes": self.disk_bytes,
-        }  # fmt: skip
+            "phase_seconds": dict(self.phase_seconds),
+            "read_bytes": moved["load1"],
+            "write_bytes": moved["store2"],
+            "flops": self.flops,
+            "disk_bytes": self.disk_bytes,
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SlabPlan:

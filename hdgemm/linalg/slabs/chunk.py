@@ -72,9 +72,16 @@ class Method(Protocol):
 
 
 def add_product(
-    recorder: Recorder, place: tuple[int, int], alpha: float, a: NDArray[Any], b: NDArray[Any],
-    c: NDArray[Any], *, trans_a: str = "N", trans_b: str = "N",
-) -> None:  # fmt: skip
+    recorder: Recorder,
+    place: tuple[int, int],
+    alpha: float,
+    a: NDArray[Any],
+    b: NDArray[Any],
+    c: NDArray[Any],
+    *,
+    trans_a: str = "N",
+    trans_b: str = "N",
+) -> None:
     """Compute C := C + alpha·op(A)·op(B) by the host's BLAS, in the calling thread.
 
     `place` is the slab and the stream block, for events; op is N, or C (conjugate transposed).

@@ -120,10 +120,12 @@ class SlabCopies:
             copy_rows(slab.array[top : top + len(band)], band[:, first - left : last - left])
         nbytes = sum(place.width for place, _ in copies) * len(band) * self._plan.itemsize
         with self._recorder.operation("store2", self._first[0].number, nbytes=nbytes):
-            disk_pool().run([
-                piece
-                for place, copy in copies
-                for piece in copy.write_pieces(
-                    top, 0, band[:, place.first - left : place.last - left]
-                )
-            ])  # fmt: skip
+            disk_pool().run(
+                [
+                    piece
+                    for place, copy in copies
+                    for piece in copy.write_pieces(
+                        top, 0, band[:, place.first - left : place.last - left]
+                    )
+                ]
+            )

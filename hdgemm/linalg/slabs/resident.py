@@ -146,9 +146,12 @@ class ResidentColumns:
         return ResidentBlock(self, block, tiles)
 
     def update(
-        self, enqueue: Callable[[ResidentBlock, int], float], block: ResidentBlock, first: int,
+        self,
+        enqueue: Callable[[ResidentBlock, int], float],
+        block: ResidentBlock,
+        first: int,
         last: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Enqueue the update of columns `first` to `last` by the block that was uploaded last.
 
         `enqueue` is the `update_resident` of a factorisation: it returns the multiply-adds.
@@ -167,9 +170,14 @@ class ResidentColumns:
             stage, number, nbytes, enqueued, completion = self._transfers.pop(0)
             completion.wait()
             self._recorder.finished(
-                (completion,), enqueued, self.device.spec.name, stage, self._slab.number, number,
+                (completion,),
+                enqueued,
+                self.device.spec.name,
+                stage,
+                self._slab.number,
+                number,
                 nbytes=nbytes,
-            )  # fmt: skip
+            )
 
     def begin_fetch(self, strip: Columns) -> None:
         """Enqueue the download of a strip, if this device has it, after the last update."""
@@ -212,9 +220,14 @@ class ResidentColumns:
         if step.completions:
             flops = int(flops_per_multiply_add(self._dtype.name) * step.pairs)
             self._recorder.finished(
-                step.completions, step.enqueued, self.device.spec.name, "mult1", step.slab,
-                step.number, flops=flops,
-            )  # fmt: skip
+                step.completions,
+                step.enqueued,
+                self.device.spec.name,
+                "mult1",
+                step.slab,
+                step.number,
+                flops=flops,
+            )
 
     def parts(self, first: int, last: int) -> Iterator[Columns]:
         """Yield the columns `first` to `last` that this device holds, by strips."""
@@ -291,9 +304,16 @@ class ResidentBlock:
         self.held.work.completions.append(done)
 
     def multiply(
-        self, alpha: float, a: Block, b: Block, c: Block, *,
-        beta: float = 1.0, trans_a: str = "N", trans_b: str = "N",
-    ) -> None:  # fmt: skip
+        self,
+        alpha: float,
+        a: Block,
+        b: Block,
+        c: Block,
+        *,
+        beta: float = 1.0,
+        trans_a: str = "N",
+        trans_b: str = "N",
+    ) -> None:
         """Compute C := alpha·op(A)·op(B) + beta·C, see `Workspace.multiply`."""
         self.held.work.multiply(
             alpha, a, b, c, self.held.order(), beta=beta, trans_a=trans_a, trans_b=trans_b

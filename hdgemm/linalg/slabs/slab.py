@@ -136,5 +136,6 @@ def check_finite_slab(
         row, col = (col, row) if transposed else (row, col)
         raise InputError(
             f"{name} has {value} at row {row}, column {col}: it must not contain infs or NaNs",
-            row=row, col=col,
-        )  # fmt: skip
+            row=row,
+            col=col,
+        )

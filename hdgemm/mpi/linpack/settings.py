@@ -102,13 +102,19 @@ def _parse(path: Path) -> tuple[list[Settings], list[str]]:
     dat.ignore(len(lines))  # swapping threshold, L1, U, equilibration, alignment
     runs = [
         Settings(
-            n, nb, grid, depth=depth, broadcast=dat.named(TOPOLOGIES, topology, "BCAST"),
-            swap=swap, threshold=threshold, mapping=mapping,
+            n,
+            nb,
+            grid,
+            depth=depth,
+            broadcast=dat.named(TOPOLOGIES, topology, "BCAST"),
+            swap=swap,
+            threshold=threshold,
+            mapping=mapping,
         )
         for grid, n, nb, depth, topology in itertools.product(
             grids, sizes, blocks, depths, broadcasts
         )
-    ]  # fmt: skip
+    ]
     return runs, dat.ignored
 
 
