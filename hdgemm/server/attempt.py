@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 from hdgemm.routines.registry import commands
-from hdgemm.server import outputs, paths, quotas, references
+from hdgemm.server import jobs, outputs, paths, quotas, references
 from hdgemm.server.backend import GANTT, TRACE, Call, Outcome, Watch, finite
 from hdgemm.server.computations import (
     job_options,
@@ -213,7 +213,6 @@ class Attempt:
             **about, sha256=sha256, overwrite=output["overwrite"] or output["path"] is None,
             beside=self._describe_beside(out, target),
         )  # fmt: skip
-        self._draw(outcome)
         self._note(publication=asdict(publication), report=finite(outcome.report))
         self._enter("publishing")
         publish(publication, self._roots)
@@ -254,19 +253,13 @@ class Attempt:
         self._succeed(Outcome(self._job.report or {}), publication)
         return True
 
-    def _draw(self, outcome: Outcome) -> None:
-        """Draw trace and picture; a result is kept without them."""
-        self._enter("drawing")
-        try:
-            outcome.draw(self._folder)
-        except (HdgemmError, OSError, ValueError) as error:
-            log.warning("no trace or picture: %s", error)
-
     def _succeed(self, outcome: Outcome, publication: Publication | None) -> None:
-        if publication is None:
-            self._draw(outcome)
+        """End the job; a published one draws its pictures afterwards, and waits for nobody."""
         output: dict[str, Any] | None = self._job.output
-        if publication is not None and output is not None:
+        if publication is None:
+            self._enter("drawing")
+            self._draw(outcome)
+        elif output is not None:
             output = {
                 **output, "size": publication.size, "sha256": publication.sha256,
                 "inode": publication.inode, "mtime_ns": publication.mtime_ns,
@@ -276,6 +269,24 @@ class Attempt:
             "successful", "done", self._keep, report=finite(outcome.report), output=output
         )
         self._journal.unlink(missing_ok=True)
+        if publication is not None:
+            self._draw(outcome)
+            self._heartbeat.outlast(self._count_pictures)
+
+    def _draw(self, outcome: Outcome) -> None:
+        """Draw trace and picture; a result is kept without them."""
+        log.info("drawing")
+        try:
+            outcome.draw(self._folder)
+        except (HdgemmError, OSError, ValueError) as error:
+            log.warning("no trace or picture: %s", error)
+
+    def _count_pictures(self) -> None:
+        """Count the pictures of the finished job; remove them with a job that is deleted."""
+        with self._database.queue() as conn:
+            counted = jobs.recount(conn, self._job.id, self._keep(conn))
+        if not counted:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _keep(self, conn: sa.Connection) -> int:
         """Return the bytes that the job keeps; remove its pictures where the quota has no room.
@@ -285,7 +296,7 @@ class Attempt:
         result = result_bytes(self._job)
         kept = result + kept_bytes(conn, self._job, self._settings)
         free = quotas.free_bytes(conn, self._job.owner)
-        if free is None or kept - self._job.disk_bytes <= free:
+        if free is None or kept - jobs.counted_bytes(conn, self._job.id) <= free:
             return kept
         log.warning("no trace or picture: the token's quota has no room for them")
         for name in (TRACE, GANTT):

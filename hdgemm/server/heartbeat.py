@@ -179,6 +179,7 @@ class Heartbeat:
 
         if not self.outlast(store):
             raise LeaseLostError
+        self._watchdog.retire()
 
     def stop(self) -> None:
         """End the thread and save the history; the lease runs on for the last transaction."""

@@ -36,6 +36,8 @@ class Child:
         When it was first seen to be asked to stop.
     ended
         Whether the process is known to have ended; then its job is to be settled.
+    drawing
+        Whether its job has ended, and it only draws pictures.
     cause
         Why the worker killed it, where the job is not to blame.
     """
@@ -45,6 +47,7 @@ class Child:
     start_until: float = 0.0
     asked_to_stop: float | None = None
     ended: bool = False
+    drawing: bool = False
     cause: str = ""
 
     @property

@@ -159,6 +159,17 @@ def count_unfinished(conn: sa.Connection, owner: str) -> int:
     return int(conn.execute(query).scalar_one())
 
 
+def counted_bytes(conn: sa.Connection, job_id: str) -> int:
+    """Return the bytes that count for a job at this moment; 0 for a deleted one."""
+    return int(conn.execute(sa.select(Job.disk_bytes).where(Job.id == job_id)).scalar() or 0)
+
+
+def recount(conn: sa.Connection, job_id: str, kept: int) -> bool:
+    """Set the bytes that a finished job keeps; return whether the job is still there."""
+    counted = sa.update(Job).where(Job.id == job_id).values(disk_bytes=kept)
+    return conn.execute(counted).rowcount == 1
+
+
 def cancel(conn: sa.Connection, job_id: str, owner: str, now: float) -> Job:
     """Dismiss a waiting job, or ask a running one to stop; a dismissed one stays as it is.
 

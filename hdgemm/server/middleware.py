@@ -27,13 +27,16 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-#: Header fields that proxies add; "x-forwarded-" begins others.
+#: Header fields that proxies add; "x-forwarded-" and "x-original-" begin others.
 _FORWARDED: Final = frozenset({
-    "forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "x-original-host",
+    "forwarded", "x-forwarded", "x-forward-for", "via", "x-scheme", "front-end-https",
+    "x-rewrite-url", "x-amzn-trace-id", "x-amz-cf-id", "x-real-ip", "x-client-ip",
+    "x-cluster-client-ip",
     "x-originating-ip", "x-remote-ip", "x-remote-addr", "x-proxyuser-ip", "x-host", "client-ip",
     "true-client-ip", "cf-connecting-ip", "cf-ray", "cdn-loop", "fastly-client-ip",
     "fly-client-ip", "x-azure-clientip", "x-appengine-user-ip", "x-envoy-external-address",
 })  # fmt: skip
+_PREFIXES: Final = ("x-forwarded-", "x-original-")
 _LONGEST_SECRET: Final = 100
 #: Bytes of a request's first line and header fields together.
 MOST_HEADER_BYTES: Final = 32 << 10
@@ -137,7 +140,7 @@ def _is_foreign(origin: str | None, own: set[str]) -> bool:
 
 
 def _is_forwarded(headers: Headers) -> bool:
-    return any(name in _FORWARDED or name.startswith("x-forwarded-") for name in headers)
+    return any(name in _FORWARDED or name.startswith(_PREFIXES) for name in headers)
 
 
 def _check_header_size(scope: Scope) -> None:

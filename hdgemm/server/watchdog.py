@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import select
 import signal
@@ -93,6 +94,10 @@ class Watchdog:
         """Note that the lease was renewed by a request sent at `asked_at` (`boot_seconds`)."""
         self._until = asked_at + self._lease
         self.database_away = False
+
+    def retire(self) -> None:
+        """Note that the job has ended: from now on only a closed pipe ends this process."""
+        self._until = math.inf
 
     def _watch(self) -> None:
         while True:

@@ -33,6 +33,8 @@ log = logging.getLogger("hdgemm.server.worker")
 _STOP_SECONDS: Final = 30.0
 _STOP_SOONER: Final = {"verify": 1.0, "profile": 5.0}
 _SWEEP_SECONDS: Final = 2.0
+#: Processes of finished jobs that may draw pictures beside the running jobs.
+_MOST_DRAWING: Final = 2
 _EXPIRED_AT_ONCE: Final = 100
 _AWAY: Final = "the database did not answer"
 
@@ -145,19 +147,28 @@ class Worker:
         if held:
             sweep_up(child.job, self._settings)
 
+    def _note_drawing(self, conn: sa.Connection) -> None:
+        """Note which processes only draw pictures; their devices and memory are free for others."""
+        query = sa.select(Job.id).where(Job.id.in_(list(self._children)), Job.finished.is_not(None))
+        for job_id in [*conn.execute(query.order_by(Job.finished)).scalars()][:_MOST_DRAWING]:
+            self._children[job_id].drawing = True
+
     @property
     def _busy(self) -> set[str]:
         """The devices that running jobs hold; "auto" stands for all."""
-        return {device for child in self._children.values() for device in child.job.devices}
+        holding = (child.job for child in self._children.values() if not child.drawing)
+        return {device for job in holding for device in job.devices}
 
     def _start_one(self) -> bool:
-        settings, running = self._settings, [child.job for child in self._children.values()]
-        capacity = Capacity.of(self.name, settings.memory, settings.devices, running)
-        if not capacity.idle_devices:
-            return False
+        settings = self._settings
         with self._database.read() as conn:
             if not conn.execute(sa.select(Job.id).where(Job.status == "accepted").limit(1)).all():
                 return False
+            self._note_drawing(conn)
+        running = [child.job for child in self._children.values() if not child.drawing]
+        capacity = Capacity.of(self.name, settings.memory, settings.devices, running)
+        if not capacity.idle_devices:
+            return False
         with self._database.queue() as conn:
             now = self._database.now(conn)
             job = leases.claim(conn, capacity, self._settings.lease_seconds, now)

@@ -29,6 +29,8 @@ DELAY = "HDGEMM_TEST_DELAY"
 MODE = "HDGEMM_TEST_MODE"
 #: Names a file: while it exists, jobs stop after their third step.
 HOLD = "HDGEMM_TEST_HOLD"
+#: Names a file: while it exists, pictures are not drawn.
+HOLD_DRAWING = "HDGEMM_TEST_HOLD_DRAWING"
 #: Bytes that are added to each trace.
 TRACE_BYTES = "HDGEMM_TEST_TRACE_BYTES"
 STEPS = 10
@@ -158,6 +160,9 @@ def _draw_profile(folder: Path) -> None:
 
 
 def _draw(folder: Path) -> None:
+    hold = os.environ.get(HOLD_DRAWING)
+    while hold and Path(hold).exists():
+        time.sleep(0.01)
     trace = {"traceEvents": [], "otherData": "x" * int(os.environ.get(TRACE_BYTES, "0"))}
     (folder / "trace.json").write_text(json.dumps(trace), encoding="utf-8")
     (folder / "gantt.png").write_bytes(b"\x89PNG\r\n\x1a\n")

@@ -141,7 +141,8 @@ def test_other_sites_pages_can_do_nothing(settings: Settings) -> None:
 @pytest.mark.parametrize(
     "name",
     ["Forwarded", "Via", "X-Real-IP", "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Server",
-     "CF-Connecting-IP", "True-Client-IP", "X-Client-IP"],
+     "CF-Connecting-IP", "True-Client-IP", "X-Client-IP", "X-Forwarded", "X-Original-Forwarded-For",
+     "X-Original-URI", "X-Amzn-Trace-Id"],
 )  # fmt: skip
 def test_a_proxy_does_not_open_a_server_without_tokens(app: FastAPI, name: str) -> None:
     client = InProcess(app)

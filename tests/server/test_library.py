@@ -14,7 +14,7 @@ from hdgemm.options import Options
 from hdgemm.profiling.results import Profile
 from hdgemm.server.backend import Call, Watch
 from hdgemm.server.hdgemm_backend import HdgemmLibrary
-from tests.server.harness import LIMIT, Live, finished, submit
+from tests.server.harness import LIMIT, Live, finished, newest_runner, submit, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,6 +41,7 @@ def test_a_product_file_to_file_with_less_memory_than_it_has(real: Live) -> None
     assert job["verification"]["summary"].startswith("C is the product: ")
     assert job["report"]["stages"]["mult1"]["flops"] == 2 * 700 * 600 * 500
     assert job["report"]["moved_bytes"] == job["report"]["planned_bytes"]
+    wait_until(lambda: newest_runner(real.settings) is None)  # its pictures are drawn
     trace = real.http.get(f"/v1/jobs/{job_id}/trace").content
     assert json.loads(trace)["traceEvents"]
     assert real.http.get(f"/v1/jobs/{job_id}/gantt.png").content.startswith(b"\x89PNG")

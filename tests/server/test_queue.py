@@ -19,10 +19,13 @@ from tests.server.harness import (
     InProcess,
     application,
     finished,
+    live,
     make_settings,
+    newest_runner,
     submit,
     wait_until,
 )
+from tests.server.numpy_library import HOLD_DRAWING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -236,6 +239,22 @@ def test_the_last_operations_of_a_run_are_bounded(tmp_path: Path) -> None:
     assert kept["lanes"]["host mult1"][-1] == [999, 999.5, 249]
 
 
+def test_jobs_are_finished_before_their_pictures_are_drawn(settings: Settings) -> None:
+    """The next job starts meanwhile; a deleted job's pictures go with it."""
+    hold = settings.roots[0].parent / "hold"
+    hold.touch()
+    with live(settings, **{HOLD_DRAWING: str(hold)}) as server:
+        jobs = [submit(server.http, a=A, b=A) for _ in range(2)]
+        for job_id in jobs:
+            assert finished(server.http, job_id)["status"] == "successful"
+            assert server.http.get(f"/v1/jobs/{job_id}/gantt.png").status_code == 404
+        assert server.http.delete(f"/v1/jobs/{jobs[0]}").status_code == 200
+        hold.unlink()
+        wait_until(lambda: newest_runner(settings) is None)
+        assert server.http.get(f"/v1/jobs/{jobs[1]}/gantt.png").status_code == 200
+        assert [path.name for path in (settings.data_dir / "jobs").iterdir()] == [jobs[1]]
+
+
 def test_a_finished_jobs_history_phases_and_load(server: Live) -> None:
     np.save(server.settings.roots[0] / "queued.npy", np.eye(30))
     queued = {"path": "queued.npy"}
@@ -247,7 +266,7 @@ def test_a_finished_jobs_history_phases_and_load(server: Live) -> None:
     assert points[0]["percent"] == 10.0
     stream = server.http.get(f"/v1/jobs/{job_id}/events").text
     phases = ["queued", "starting", "opening", "multiplying", "verifying", "hashing",
-              "drawing", "publishing", "successful"]  # fmt: skip
+              "publishing", "successful"]  # fmt: skip
     # Phases are recorded as they begin, however short they are.
     recorded = job["phases"]
     assert [one["phase"] for one in recorded] == phases

@@ -10,7 +10,17 @@ import numpy as np
 from hdgemm.server import jobs, quotas, tokens
 from hdgemm.server.database import open_database
 from hdgemm.server.tokens import Account
-from tests.server.harness import LIMIT, InProcess, finished, live, make_settings, submit, token
+from tests.server.harness import (
+    LIMIT,
+    InProcess,
+    finished,
+    live,
+    make_settings,
+    newest_runner,
+    submit,
+    token,
+    wait_until,
+)
 from tests.server.numpy_library import TRACE_BYTES
 
 if TYPE_CHECKING:
@@ -47,6 +57,7 @@ def test_everything_that_a_job_leaves_counts_against_the_quota(tmp_path: Path) -
         with httpx.Client(base_url=server.url, headers=headers, timeout=LIMIT) as client:
             job_id = submit(client, a=A, b=A, **inputs)
             finished(client, job_id)
+        wait_until(lambda: newest_runner(settings) is None)  # its pictures are drawn and counted
         with database.read() as conn:
             job = jobs.find(conn, job_id)
             assert job is not None
