@@ -273,6 +273,45 @@ def test_cancel_asks_first(server: Live, browser: Any, hold: Path) -> None:
     wait_until(lambda: server.http.get(f"/v1/jobs/{job_id}").status_code == 404)
 
 
+def test_jobs_have_names_of_files_and_processes(server: Live, browser: Any) -> None:
+    job_id = submit(server.http, a=A, b=B)
+    assert finished(server.http, job_id)["status"] == "successful"
+    visit(browser, server, "")
+    see(browser, "Multiply a.npy, b.npy", "[aria-label='Finished jobs']")
+    assert job_id[:8] not in text(browser)
+    visit(browser, server, f"job/{job_id}")
+    see(browser, "Process\nMultiply")
+
+
+def test_what_moved_is_never_shown_as_none(server: Live, browser: Any) -> None:
+    visit(browser, server, "")
+    shown = browser.execute_async_script(
+        "import('./static/show.js')"
+        ".then(({rate}) => arguments[0]([0.0000035, 0.04, 0, 139.24].map(rate)))"
+    )
+    assert shown == ["0.0000035", "0.04", "–", "139.2"]
+
+
+def test_a_phone_shows_finished_jobs_before_the_queue(
+    server: Live, ended: tuple[str, str], browser: Any, hold: Path
+) -> None:
+    jobs = [submit(server.http, a=A, b=B) for _ in range(2)]
+    wide = browser.get_window_size()
+    try:
+        browser.set_window_size(500, 900)
+        visit(browser, server, "")
+        see(browser, "Waiting, in the order in which they start")
+        shown = text(browser)
+        assert shown.index("Finished, newest first") < shown.index("Waiting, in the order")
+    finally:
+        browser.set_window_size(wide["width"], wide["height"])
+        for job_id in reversed(jobs):
+            server.http.post(f"/v1/jobs/{job_id}/cancel").raise_for_status()
+    hold.unlink()
+    for job_id in jobs:
+        finished(server.http, job_id)
+
+
 def test_a_failed_job_says_why(server: Live, ended: tuple[str, str], browser: Any) -> None:
     visit(browser, server, f"job/{ended[1]}")
     see(browser, "cannot open")

@@ -6,9 +6,10 @@ import { confirm } from "./dialogs.js";
 import { phaseList } from "./phases.js";
 import { ProgressChart } from "./progress.js";
 import {
-  OVER, bar, bytes, card, donePercent, el, facts, fixed, isPressed, once, planFacts, replace, seconds, shape, since, status, table, time, title,
+  OVER, bar, bytes, card, donePercent, el, facts, fixed, isPressed, once, planFacts, processName, rate, replace, seconds, shape, since, status, table, time, title,
 } from "./show.js";
 
+const GANTT_TRIES = 30;
 const MATRICES = ["a", "b", "c", "r", "x"];
 
 function referenceText(reference) {
@@ -22,7 +23,7 @@ function operands(info) {
   const plain = Object.entries(inputs).filter(([name, value]) => !["options", "output"].includes(name)
     && !isReference(value) && ![null, false, ""].includes(value) && typeof value !== "object");
   return card("Operands and options", facts([
-    ["Process", info.processID],
+    ["Process", processName(info.processID)],
     ["Shape", shape(info)],
     ...Object.entries(inputs).filter(([, value]) => isReference(value))
       .map(([name, value]) => [MATRICES.includes(name) ? name.toUpperCase() : name, referenceText(value)]),
@@ -37,7 +38,8 @@ function operands(info) {
 function times(info) {
   const expected = info.plan?.expected_seconds ?? null;
   const actual = info.report?.seconds ?? (info.status === "running" ? info.detail?.elapsed ?? null : null);
-  const ratio = expected && info.report?.seconds ? info.report.seconds / expected : null;
+  // Below a second, starting up takes longer than the plan's transfers and operations.
+  const ratio = expected >= 1 && info.report?.seconds ? info.report.seconds / expected : null;
   return card("Times", facts([
     ["Submitted", time(info.created)],
     ["Started", info.started && time(info.started)],
@@ -46,7 +48,7 @@ function times(info) {
     ["Expected to take", expected === null ? null : seconds(expected)],
     [info.report ? "Took" : "Runs for", actual === null ? null : `${seconds(actual)}${ratio ? ` (${fixed(ratio, 2)} times the expected time)` : ""}`],
     ["Left", info.status === "running" ? seconds(info.detail?.eta) : null],
-    ["Throughput", info.report?.gflops ? `${fixed(info.report.gflops)} GFLOP/s` : null],
+    ["Throughput", info.report?.gflops ? `${rate(info.report.gflops)} GFLOP/s` : null],
     ["Energy", energyOf(info.report?.energy)],
     ["Attempts", info.attempt > 1 ? `${info.attempt}` : null],
     ["Deleted after", info.expires && time(info.expires)],
@@ -81,8 +83,8 @@ function stages(report) {
     ["Operations", ([, stage]) => `${stage.operations}`, true],
     ["Moved", ([, stage]) => bytes(stage.bytes), true],
     ["Busy", ([, stage]) => seconds(stage.seconds), true],
-    ["GB/s", ([, stage]) => fixed(stage.gbytes_per_second), true],
-    ["GFLOP/s", ([, stage]) => fixed(stage.gflops), true],
+    ["GB/s", ([, stage]) => rate(stage.gbytes_per_second), true],
+    ["GFLOP/s", ([, stage]) => rate(stage.gflops), true],
     ["Share of the run", ([, stage]) => `${Math.round((100 * stage.seconds) / report.seconds)} %`, true],
   ], rows)];
 }
@@ -165,7 +167,7 @@ function headline(info, reason) {
   if (info.status !== "running") return info.status === "successful" ? `Done in ${seconds(info.report?.seconds ?? since(info.started, info.finished))}`
     : info.status === "failed" && info.started ? `Failed after ${seconds(since(info.started, info.finished))}` : info.message;
   const left = detail.eta === null || detail.eta === undefined ? null : `${seconds(detail.eta)} left, done at about ${new Date(Date.now() + 1000 * detail.eta).toLocaleTimeString()}`;
-  return [`${Math.floor(detail.percent ?? 0)} %`, left, detail.gflops ? `${fixed(detail.gflops)} GFLOP/s` : null,
+  return [`${Math.floor(detail.percent ?? 0)} %`, left, detail.gflops ? `${rate(detail.gflops)} GFLOP/s` : null,
     detail.limit ? `limited by ${detail.limit}` : null].filter((one) => one).join(" · ");
 }
 
@@ -227,7 +229,9 @@ export async function job(signal, id, _more, { main, tell }) {
     show("Tiles of C", drawn !== null, (host) => host.replaceChildren(...drawn ?? []));
   };
   const finish = async () => {
-    const plan = info.plan && el("details", { open: true }, el("summary", {}, "Plan"), planFacts(info.plan, info.needs));
+    // A worker with less memory than the plan of the admission makes another one; the report has it.
+    const ran = { ...info.plan, ...info.report?.plan };
+    const plan = info.plan && el("details", { open: true }, el("summary", {}, "Plan"), planFacts(ran, info.needs));
     const parts = [plan, ...(stages(info.report) ?? [])];
     if (OVER.has(info.status)) {
       try {
@@ -236,14 +240,23 @@ export async function job(signal, id, _more, { main, tell }) {
       } catch { /* it was too short for a history */ }
     }
     if (info.status === "successful") {
-      try {
-        const src = await blobUrl(`/v1/jobs/${id}/gantt.png`);
-        parts.push(el("h3", {}, "Gantt chart"), el("img", { class: "gantt", alt: "Gantt chart of the stages", src }));
-      } catch { /* it was not drawn */ }
+      const picture = el("div", {});
+      parts.push(picture);
+      showGantt(picture, GANTT_TRIES);
     }
     if (signal.aborted) return;
     after.replaceChildren(...parts.filter((part) => part));
     draw();
+  };
+  // The picture is drawn after the job has ended.
+  const showGantt = async (host, tries) => {
+    if (signal.aborted) return;
+    try {
+      const src = await blobUrl(`/v1/jobs/${id}/gantt.png`);
+      host.replaceChildren(el("h3", {}, "Gantt chart"), el("img", { class: "gantt", alt: "Gantt chart of the stages", src }));
+    } catch {
+      if (tries > 0) setTimeout(() => showGantt(host, tries - 1), 2000);
+    }
   };
   const redraw = async () => {
     info = await get(`/v1/jobs/${id}`);

@@ -1,13 +1,15 @@
 // All jobs: running ones first, then the queue in its order, then finished ones.
 
 import { get } from "./api.js";
-import { bar, bytes, donePercent, el, fixed, percent, repeat, replace, seconds, shape, since, status, table, title } from "./show.js";
+import { bar, bytes, donePercent, el, percent, processName, rate, repeat, replace, seconds, shape, since, status, table, title } from "./show.js";
 
 const PAGE = 25;
+// A phone shows some five jobs at once, and a queue would hide what has ended.
+const PHONE = matchMedia("(max-width: 48rem)");
 const STATUSES = ["accepted", "running", "successful", "failed", "dismissed"];
 
 const name = ["Job", (one) => (one.jobID ? el("a", { href: `#/job/${one.jobID}` }, title(one)) : "another token's")];
-const process = ["Process", (one) => one.processID];
+const process = ["Process", (one) => processName(one.processID)];
 const extents = ["Shape", (one) => shape(one)];
 const priority = ["Priority", (one) => `${one.priority}`, true];
 const age = ["Age", (one) => seconds(since(one.created)), true];
@@ -21,7 +23,7 @@ function progressCell(one) {
 function runningTable(rows, account) {
   return table("Running jobs", [name, process, extents, owner(account), priority,
     ["Progress", progressCell],
-    ["GFLOP/s", (one) => fixed(one.detail?.gflops), true],
+    ["GFLOP/s", (one) => rate(one.detail?.gflops), true],
     ["Running for", (one) => seconds(since(one.started)), true],
     ["Left", (one) => seconds(one.eta), true]], rows);
 }
@@ -36,7 +38,7 @@ function finishedTable(rows, account, caption) {
   return table(caption, [name, process, extents, owner(account), priority,
     ["Status", (one) => status(one)],
     ["Took", (one) => seconds(one.report?.seconds ?? since(one.started, one.finished)), true],
-    ["GFLOP/s", (one) => fixed(one.report?.gflops), true], age], rows);
+    ["GFLOP/s", (one) => rate(one.report?.gflops), true], age], rows);
 }
 
 function pager(newer, older, state, redraw, what) {
@@ -70,11 +72,11 @@ export async function jobs(signal, _id, _more, { main, tell }) {
   const summary = el("p", { class: "summary" });
   const lists = el("div", {});
   const search = el("input", { type: "search", id: "search", placeholder: "Name or id", "aria-label": "Search by name or id", maxlength: 200 });
-  const choose = (id, label, values) => el("select", { id, "aria-label": label },
-    el("option", { value: "" }, label), ...values.map((value) => el("option", { value }, value)));
+  const choose = (id, label, values, text = (value) => value) => el("select", { id, "aria-label": label },
+    el("option", { value: "" }, label), ...values.map((value) => el("option", { value }, text(value))));
   const byStatus = choose("status", "Every status", STATUSES);
   const processes = (await get("/v1/processes")).processes.map((one) => one.id);
-  const byProcess = choose("process", "Every process", processes);
+  const byProcess = choose("process", "Every process", processes, processName);
   main.replaceChildren(
     el("div", { class: "head" }, el("h2", {}, "Jobs"), el("a", { class: "button primary", href: "#/submit" }, "New job")),
     summary, el("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, search, byStatus, byProcess), lists);
@@ -119,10 +121,12 @@ export async function jobs(signal, _id, _more, { main, tell }) {
       state.offset ? () => { state.offset = Math.max(0, state.offset - PAGE); } : null,
       state.offset + PAGE < total ? () => { state.offset += PAGE; } : null,
       `${first} to ${Math.min(state.offset + PAGE, total)} of ${total}`, draw, "waiting");
+    const waiting = queue.waiting.length
+      && [el("h3", {}, "Waiting, in the order in which they start"), waitingTable(queue.waiting, account), waitingPaged];
+    const finished = page.jobs.length && [el("h3", {}, "Finished, newest first"), finishedTable(page.jobs, account, "Finished jobs"), paged];
     replace(lists,
       running.length && [el("h3", {}, "Running"), runningTable(running, account)],
-      queue.waiting.length && [el("h3", {}, "Waiting, in the order in which they start"), waitingTable(queue.waiting, account), waitingPaged],
-      page.jobs.length && [el("h3", {}, "Finished, newest first"), finishedTable(page.jobs, account, "Finished jobs"), paged],
+      ...(PHONE.matches ? [finished, waiting] : [waiting, finished]),
       !running.length && !queue.waiting.length && !page.jobs.length
         && el("p", { class: "card" }, "There is no job yet. ", el("a", { href: "#/submit" }, "Submit one"), "."));
   };

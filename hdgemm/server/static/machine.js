@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { lineChart } from "./charts.js";
-import { bar, bytes, card, el, facts, fixed, repeat, replace, seconds, since } from "./show.js";
+import { bar, bytes, card, el, facts, fixed, processName, repeat, replace, seconds, since, title } from "./show.js";
 
 const HOUR = 3600;
 
@@ -31,8 +31,8 @@ function workerCard(worker, running, series) {
   const node = card(`${worker.host}: ${worker.devices.join(", ")}`,
     facts([
       ["Runs", mine.length ? el("span", {}, ...mine.map((one) => el("div", {},
-        one.mine ? el("a", { href: `#/job/${one.jobID}` }, one.name || one.jobID.slice(0, 8)) : `a job of ${one.owner}`,
-        ` ${one.processID}, ${Math.floor(one.percent)} %${one.eta === null ? "" : `, ${seconds(one.eta)} left`}`))) : "nothing"],
+        one.mine ? el("a", { href: `#/job/${one.jobID}` }, title(one)) : `a job of ${one.owner}`,
+        ` ${processName(one.processID)}, ${Math.floor(one.percent)} %${one.eta === null ? "" : `, ${seconds(one.eta)} left`}`))) : "nothing"],
       ["Memory for jobs", `${bytes(held)} of ${bytes(worker.memory)} held`],
       ["Up for", seconds(since(worker.started))],
       ["Last seen", `${seconds(worker.seconds_since_seen)} ago`],

@@ -1,7 +1,7 @@
 // The field of an operand: a file of the server, an uploaded matrix, a new upload, or a job's result.
 
 import { chooseFile } from "./dialogs.js";
-import { el } from "./show.js";
+import { el, title } from "./show.js";
 import { uploadInto } from "./uploads.js";
 
 const KINDS = [["path", "File on the server"], ["matrix", "Uploaded matrix"], ["upload", "Upload a file"], ["job", "Result of a job"]];
@@ -20,7 +20,7 @@ export function operandField(name, text, required, context) {
   const matrix = el("select", { id: `${id}-matrix`, "aria-label": label("uploaded matrix") }, ...options(context.matrices.map((one) =>
     [one.id, `${one.name || one.id.slice(0, 8)} (${one.shape.join(" × ")} ${one.dtype})`])));
   const job = el("select", { id: `${id}-job`, "aria-label": label("job") }, ...options(context.jobs.map((one) =>
-    [one.jobID, `${one.name || one.jobID.slice(0, 8)} (${one.output.shape.join(" × ")})`])));
+    [one.jobID, `${title(one)} (${one.output.shape.join(" × ")})`])));
   const file = el("input", { type: "file", accept: ".npy", id: `${id}-file`, "aria-label": label("file to upload") });
   const progress = el("div", { "aria-live": "polite" });
   const error = el("p", { class: "failed field-error", id: `${id}-error` });
@@ -29,6 +29,10 @@ export function operandField(name, text, required, context) {
   const node = el("fieldset", { class: "operand" }, el("legend", {}, required ? text : `${text} (optional)`), kind, ...rows.map(([, row]) => row), error);
   let uploaded = null;
 
+  // Of a path that is longer than its field, the end tells files apart.
+  const showEnd = () => { path.title = path.value; path.scrollLeft = path.scrollWidth; };
+  path.addEventListener("change", showEnd);
+  path.addEventListener("blur", showEnd);
   const show = () => rows.forEach(([value, row]) => { row.hidden = value !== kind.value; });
   const changed = () => node.dispatchEvent(new Event("input", { bubbles: true }));
   const fail = (sentence) => {
@@ -42,7 +46,7 @@ export function operandField(name, text, required, context) {
   browse.addEventListener("click", async () => {
     const chosen = await chooseFile();
     browse.focus();
-    if (chosen !== null) { path.value = chosen; changed(); }
+    if (chosen !== null) { path.value = chosen; showEnd(); changed(); }
   });
   file.addEventListener("change", async () => {
     uploaded = null;
@@ -70,5 +74,6 @@ export function operandField(name, text, required, context) {
       kind.value = source;
       target.value = value;
       show();
+      setTimeout(showEnd);  // once it is in the page
     } };
 }

@@ -8,11 +8,11 @@ const NAMES = {
   hashing: "Hashing the result", drawing: "Drawing pictures", publishing: "Publishing",
 };
 const EXPECTED = {
-  gemm: ["queued", "starting", "opening", "multiplying", "hashing", "drawing", "publishing"],
+  gemm: ["queued", "starting", "opening", "multiplying", "hashing", "publishing"],
   verify: ["queued", "starting", "opening", "verifying", "drawing"],
   profile: ["queued", "starting", "profiling", "drawing"],
 };
-const FACTORISATION = ["queued", "starting", "opening", "factoring", "hashing", "drawing", "publishing"];
+const FACTORISATION = ["queued", "starting", "opening", "factoring", "hashing", "publishing"];
 const COMPUTING = new Set(["multiplying", "factoring", "calibrating", "planning"]);
 
 // The phases of the last attempt, from the job's document.

@@ -69,6 +69,7 @@ export function bytes(count) {
 
 export function seconds(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (value > 0 && value < 0.0995) return `${Number((1000 * value).toPrecision(2))} ms`;
   if (value < 10) return `${value.toFixed(1)} s`;
   if (value < 100) return `${Math.round(value)} s`;
   const minutes = Math.round(value / 60);
@@ -79,6 +80,12 @@ export function seconds(value) {
 
 export function fixed(value, digits = 1) {
   return value === null || value === undefined ? "–" : value.toFixed(digits);
+}
+
+// A rate with two digits where it is small: what moved is never shown as 0.0.
+export function rate(value) {
+  if (!value) return "–";
+  return value < 0.95 ? String(Number(value.toPrecision(2))) : fixed(value);
 }
 
 export function percent(share) {
@@ -100,8 +107,23 @@ export function shape(info) {
   return extents.filter((extent) => extent !== undefined).join(" × ") || "–";
 }
 
+const PROCESSES = {
+  gemm: "Multiply", cholesky: "Cholesky", lu: "LU", qr: "QR", solve: "Solve", lstsq: "Least squares",
+  syrk: "Symmetric product", verify: "Verify", profile: "Profile", linpack: "LINPACK",
+};
+
+export function processName(id) {
+  return PROCESSES[id] ?? id;
+}
+
+const fileName = (path) => path.split("/").at(-1);
+
+// A job's name; without one, the names of its files, and where it has none, its id.
 export function title(info) {
-  return info.name || (info.jobID ?? "").slice(0, 8);
+  if (info.name) return info.name;
+  if (info.output?.path) return fileName(info.output.path);
+  const files = ["a", "b", "c"].map((name) => info.inputs?.[name]?.path).filter((path) => path).map(fileName);
+  return files.length ? `${processName(info.processID)} ${files.join(", ")}` : (info.jobID ?? "").slice(0, 8);
 }
 
 // columns: [label, function of a row, is a number]

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { fieldsOf } from "./fields.js";
-import { card, el, planFacts } from "./show.js";
+import { card, el, planFacts, processName } from "./show.js";
 
 const PAUSE = 400;
 
@@ -60,7 +60,7 @@ class Form {
 export async function submit(signal, what, id, { main, tell }) {
   const [{ processes }, context, start] = await Promise.all([get("/v1/processes"), loadContext(signal), template(what, id)]);
   const choose = el("select", { id: "process" }, ...processes.map((one) =>
-    el("option", { value: one.id, selected: one.id === start.process }, `${one.id}: ${one.title}`)));
+    el("option", { value: one.id, selected: one.id === start.process }, `${processName(one.id)}: ${one.title}`)));
   const body = el("div", { class: "grid", id: "inputs" });
   const answer = el("div", { "aria-live": "polite", id: "answer" });
   const send = el("button", { class: "primary", id: "send" }, "Submit");
