@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 from hdgemm.routines.registry import commands
-from hdgemm.server import jobs, outputs, paths, quotas, references
-from hdgemm.server.backend import GANTT, TRACE, Call, Outcome, Watch, finite
+from hdgemm.server import outputs, paths, references
+from hdgemm.server.backend import Call, Outcome, Watch, finite
 from hdgemm.server.computations import (
     job_options,
     library_options,
@@ -29,13 +29,13 @@ from hdgemm.server.publication import (
     CHUNK,
     JOURNAL,
     Publication,
+    count_pictures,
     described,
     digest,
-    kept_bytes,
+    kept_within_quota,
     open_finished,
     publish,
     remove_leftovers,
-    result_bytes,
     temporary_name,
 )
 from hdgemm.server.references import OperandFiles
@@ -265,13 +265,16 @@ class Attempt:
                 "inode": publication.inode, "mtime_ns": publication.mtime_ns,
                 "beside": publication.beside,
             }  # fmt: skip
+        drawing_by = None if publication is None else self._job.worker
         self._heartbeat.finish(
-            "successful", "done", self._keep, report=finite(outcome.report), output=output
-        )
+            "successful", "done", self._keep, report=finite(outcome.report), output=output,
+            worker=drawing_by,
+        )  # fmt: skip
         self._journal.unlink(missing_ok=True)
         if publication is not None:
             self._draw(outcome)
-            self._heartbeat.outlast(self._count_pictures)
+            about = self._database, self._job.id, self._settings
+            self._heartbeat.outlast(partial(count_pictures, *about, whole=True))
 
     def _draw(self, outcome: Outcome) -> None:
         """Draw trace and picture; a result is kept without them."""
@@ -281,27 +284,8 @@ class Attempt:
         except (HdgemmError, OSError, ValueError) as error:
             log.warning("no trace or picture: %s", error)
 
-    def _count_pictures(self) -> None:
-        """Count the pictures of the finished job; remove them with a job that is deleted."""
-        with self._database.queue() as conn:
-            counted = jobs.recount(conn, self._job.id, self._keep(conn))
-        if not counted:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
     def _keep(self, conn: sa.Connection) -> int:
-        """Return the bytes that the job keeps; remove its pictures where the quota has no room.
-
-        Its trace and pictures were not known when it was admitted, only its result.
-        """
-        result = result_bytes(self._job)
-        kept = result + kept_bytes(conn, self._job, self._settings)
-        free = quotas.free_bytes(conn, self._job.owner)
-        if free is None or kept - jobs.counted_bytes(conn, self._job.id) <= free:
-            return kept
-        log.warning("no trace or picture: the token's quota has no room for them")
-        for name in (TRACE, GANTT):
-            (self._folder / name).unlink(missing_ok=True)
-        return result + kept_bytes(conn, self._job, self._settings)
+        return kept_within_quota(conn, self._job, self._settings)
 
     def _enter(self, phase: str) -> None:
         log.info("%s", phase)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from hdgemm.server import events, fair_share
 from hdgemm.server.problems import ProblemError
-from hdgemm.server.tables import FINISHED, UNFINISHED, Job, Process, UnitMap, Use, new_id
+from hdgemm.server.tables import FINISHED, UNFINISHED, Job, Process, UnitMap, Use, WorkerRow, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -164,10 +164,16 @@ def counted_bytes(conn: sa.Connection, job_id: str) -> int:
     return int(conn.execute(sa.select(Job.disk_bytes).where(Job.id == job_id)).scalar() or 0)
 
 
-def recount(conn: sa.Connection, job_id: str, kept: int) -> bool:
-    """Set the bytes that a finished job keeps; return whether the job is still there."""
-    counted = sa.update(Job).where(Job.id == job_id).values(disk_bytes=kept)
-    return conn.execute(counted).rowcount == 1
+def recount(conn: sa.Connection, job_id: str, kept: int) -> None:
+    """Set the bytes that a finished job keeps: its pictures are drawn and counted."""
+    conn.execute(sa.update(Job).where(Job.id == job_id).values(disk_bytes=kept, worker=None))
+
+
+def uncounted(conn: sa.Connection) -> list[str]:
+    """Return the jobs whose pictures are not counted, since their workers died."""
+    drawing = Job.finished.is_not(None), Job.worker.is_not(None)
+    dead = Job.worker.not_in(sa.select(WorkerRow.id))
+    return [*conn.execute(sa.select(Job.id).where(*drawing, dead)).scalars()]
 
 
 def cancel(conn: sa.Connection, job_id: str, owner: str, now: float) -> Job:

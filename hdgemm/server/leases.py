@@ -161,11 +161,12 @@ class Held:
     ) -> bool:
         """End the job, and say whether this attempt was the one to do so.
 
-        The job keeps no bytes of the disk unless `disk_bytes` says how many.
+        The job keeps no bytes of the disk unless `disk_bytes` says how many. `worker` names the
+        worker whose process then draws the job's pictures, and counts them.
         """
         held = self.update(
             conn, now, status=status, phase=status, message=message, finished=now,
-            lease_until=None, worker=None, **{"disk_bytes": 0, **values},
+            lease_until=None, **{"disk_bytes": 0, "worker": None, **values},
         )  # fmt: skip
         if held:
             events.forget_progress(conn, self.job_id)

@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.factor_files import remove_described
-from hdgemm.server import jobs, paths, references
+from hdgemm.server import jobs, paths, quotas, references
+from hdgemm.server.backend import GANTT, TRACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import sqlalchemy as sa
 
+    from hdgemm.server.database import Database
     from hdgemm.server.settings import Settings
     from hdgemm.server.tables import Job
 
@@ -194,6 +196,42 @@ def result_bytes(job: Job) -> int:
         with suppress(OSError):
             total += Path(path).lstat().st_size
     return total
+
+
+def kept_within_quota(conn: sa.Connection, job: Job, settings: Settings) -> int:
+    """Return the bytes that a job keeps; remove its pictures where the quota has no room.
+
+    Its trace and pictures were not known when it was admitted, only its result.
+    """
+    result = result_bytes(job)
+    kept = result + kept_bytes(conn, job, settings)
+    free = quotas.free_bytes(conn, job.owner)
+    if free is None or kept - jobs.counted_bytes(conn, job.id) <= free:
+        return kept
+    log.warning("no trace or picture: the token's quota has no room for them")
+    remove_pictures(job.id, settings)
+    return result + kept_bytes(conn, job, settings)
+
+
+def remove_pictures(job_id: str, settings: Settings) -> None:
+    """Remove a job's trace and Gantt chart."""
+    for name in (TRACE, GANTT):
+        (settings.job_dir(job_id) / name).unlink(missing_ok=True)
+
+
+def count_pictures(database: Database, job_id: str, settings: Settings, *, whole: bool) -> None:
+    """Count the pictures of a finished job once; remove those of a deleted one.
+
+    Pictures that are not `whole`, since the process died that drew them, are removed.
+    """
+    with database.queue() as conn:
+        job = jobs.find(conn, job_id)
+        if job is not None and job.is_drawing:
+            if not whole:
+                remove_pictures(job_id, settings)
+            jobs.recount(conn, job_id, kept_within_quota(conn, job, settings))
+    if job is None:
+        shutil.rmtree(settings.job_dir(job_id), ignore_errors=True)
 
 
 def sweep_up(job: Job, settings: Settings) -> None:

@@ -131,7 +131,8 @@ class Job(Table):
     written before the result is renamed in place, so that a publication is finished, not redone.
     `response` says which outputs the results document holds, and whether it is OGC's "raw" one.
     `output_path` and `volume` repeat, for queries, where the result goes: its path where the
-    request named one, and the mount point of its file system.
+    request named one, and the mount point of its file system. `worker` has the job's process: while
+    it runs, and after it has finished until its pictures are counted.
     """
 
     __tablename__ = "jobs"
@@ -185,6 +186,11 @@ class Job(Table):
         if self.status == "successful":
             return 100
         return min(100, int((self.progress or {}).get("percent", 0.0)))
+
+    @property
+    def is_drawing(self) -> bool:
+        """Whether it has finished, and its pictures are not counted yet."""
+        return self.finished is not None and self.worker is not None
 
     @property
     def verification(self) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from hdgemm.server.database import Database, open_database
 from hdgemm.server.job_process import Child, log_event, start
 from hdgemm.server.load import LoadMeter
 from hdgemm.server.permissions import PRIVATE
-from hdgemm.server.publication import kept_bytes, sweep_up
+from hdgemm.server.publication import count_pictures, kept_bytes, sweep_up
 from hdgemm.server.settings import Settings
 from hdgemm.server.tables import Job, WorkerRow, new_id
 from hdgemm.units import format_size
@@ -33,6 +33,8 @@ log = logging.getLogger("hdgemm.server.worker")
 _STOP_SECONDS: Final = 30.0
 _STOP_SOONER: Final = {"verify": 1.0, "profile": 5.0}
 _SWEEP_SECONDS: Final = 2.0
+#: Seconds between two looks for pictures that dead workers left uncounted.
+_COUNT_SECONDS: Final = 60.0
 #: Processes of finished jobs that may draw pictures beside the running jobs.
 _MOST_DRAWING: Final = 2
 _EXPIRED_AT_ONCE: Final = 100
@@ -51,6 +53,7 @@ class Worker:
         self._observer = leases.LeaseObserver(settings.lease_seconds, settings.max_attempts)
         self._load = LoadMeter(self.name, settings)
         self._next_sweep = 0.0
+        self._next_count = 0.0
         self._swept = time.monotonic()
 
     def run(self) -> None:
@@ -88,6 +91,9 @@ class Worker:
             self._load.store(conn, now)
         self._kill_unresponsive()
         self._expire()
+        if time.monotonic() >= self._next_count:
+            self._count_left_pictures()
+            self._next_count = time.monotonic() + _COUNT_SECONDS
         self._swept = time.monotonic()
 
     def _kill_hung(self) -> None:
@@ -110,6 +116,13 @@ class Worker:
             ids = jobs.expire(conn, retention, _EXPIRED_AT_ONCE, self._database.now(conn))
         for job_id in ids:
             shutil.rmtree(self._settings.job_dir(job_id), ignore_errors=True)
+
+    def _count_left_pictures(self) -> None:
+        """Count what finished jobs keep whose pictures were drawn as their workers died."""
+        with self._database.read() as conn:
+            left = jobs.uncounted(conn)
+        for job_id in left:
+            count_pictures(self._database, job_id, self._settings, whole=False)
 
     def _register(self, conn: sa.Connection, now: float) -> None:
         seen = sa.update(WorkerRow).where(WorkerRow.id == self.name).values(seen=now)
@@ -190,6 +203,7 @@ class Worker:
                 if status == watchdog.LEASE_LOST:
                     log.warning("job %s: lost its lease", job_id)
             self._settle(child, status)  # while the database is away, in the next turn again
+            count_pictures(self._database, job_id, self._settings, whole=False)
             del self._children[job_id]
             self._log_end(child, status)
 

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from hdgemm.pipeline.timeline import Event
-from hdgemm.server import load, tokens
+from hdgemm.server import jobs, load, tokens
 from hdgemm.server.database import open_database
 from hdgemm.server.heartbeat import History, RecentOperations
 from hdgemm.server.tables import Job, LoadSample, WorkerRow
@@ -30,6 +30,7 @@ from tests.server.numpy_library import HOLD_DRAWING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hdgemm.server.database import Database
     from hdgemm.server.settings import Settings
     from tests.server.harness import Live
 
@@ -239,20 +240,61 @@ def test_the_last_operations_of_a_run_are_bounded(tmp_path: Path) -> None:
     assert kept["lanes"]["host mult1"][-1] == [999, 999.5, 249]
 
 
+def drawing_job(server: Live) -> tuple[str, Path]:
+    """Run a job up to its pictures, of which a part is written; return its id and that file."""
+    job_id = submit(server.http, a=A, b=A)
+    assert finished(server.http, job_id)["status"] == "successful"
+    trace = server.settings.job_dir(job_id) / "trace.json"
+    trace.write_bytes(bytes(50_000))
+    assert server.http.get(f"/v1/jobs/{job_id}/trace").status_code == 404
+    return job_id, trace
+
+
+def test_pictures_of_a_process_that_dies_are_removed_and_the_rest_is_counted(
+    settings: Settings,
+) -> None:
+    hold = settings.roots[0].parent / "hold"
+    hold.touch()
+    database = open_database(settings)
+    with live(settings, **{HOLD_DRAWING: str(hold)}) as server:
+        killed, trace = drawing_job(server)
+        process = newest_runner(settings)
+        assert process is not None
+        process.kill()
+        wait_until(lambda: not job_row(database, killed).is_drawing)
+        assert not trace.exists()
+        assert 0 < job_row(database, killed).disk_bytes < 50_000
+        left, trace = drawing_job(server)
+    # The worker has ended, too, while the process drew.
+    assert job_row(database, left).is_drawing
+    with live(settings):
+        wait_until(lambda: not job_row(database, left).is_drawing)
+    assert not trace.exists()
+    assert 0 < job_row(database, left).disk_bytes < 50_000
+    database.close()
+
+
+def job_row(database: Database, job_id: str) -> Job:
+    with database.read() as conn:
+        job = jobs.find(conn, job_id)
+    assert job is not None
+    return job
+
+
 def test_jobs_are_finished_before_their_pictures_are_drawn(settings: Settings) -> None:
     """The next job starts meanwhile; a deleted job's pictures go with it."""
     hold = settings.roots[0].parent / "hold"
     hold.touch()
     with live(settings, **{HOLD_DRAWING: str(hold)}) as server:
-        jobs = [submit(server.http, a=A, b=A) for _ in range(2)]
-        for job_id in jobs:
+        ids = [submit(server.http, a=A, b=A) for _ in range(2)]
+        for job_id in ids:
             assert finished(server.http, job_id)["status"] == "successful"
             assert server.http.get(f"/v1/jobs/{job_id}/gantt.png").status_code == 404
-        assert server.http.delete(f"/v1/jobs/{jobs[0]}").status_code == 200
+        assert server.http.delete(f"/v1/jobs/{ids[0]}").status_code == 200
         hold.unlink()
         wait_until(lambda: newest_runner(settings) is None)
-        assert server.http.get(f"/v1/jobs/{jobs[1]}/gantt.png").status_code == 200
-        assert [path.name for path in (settings.data_dir / "jobs").iterdir()] == [jobs[1]]
+        assert server.http.get(f"/v1/jobs/{ids[1]}/gantt.png").status_code == 200
+        assert [path.name for path in (settings.data_dir / "jobs").iterdir()] == [ids[1]]
 
 
 def test_a_finished_jobs_history_phases_and_load(server: Live) -> None:

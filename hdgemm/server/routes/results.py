@@ -16,6 +16,7 @@ from hdgemm.errors import InputError
 from hdgemm.matrices.factor_files import FactorFiles
 from hdgemm.routines.registry import array_names
 from hdgemm.server import paths, references
+from hdgemm.server.backend import GANTT, TRACE
 from hdgemm.server.content import rectangle, stream_bytes, stream_file
 from hdgemm.server.heartbeat import HISTORY, OPERATIONS
 from hdgemm.server.outputs import arrays_of
@@ -248,7 +249,7 @@ def get_log(job_id: JobId, service: TheService, account: TheAccount) -> Response
 @router.get("/{job_id}/trace", **_file("application/json", "Chrome's trace format"))
 def get_trace(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return the timeline in Chrome's trace format, for Perfetto."""
-    return _file_of(service, job_id, account.id, "trace.json", "application/json")
+    return _file_of(service, job_id, account.id, TRACE, "application/json")
 
 
 @router.get(
@@ -278,7 +279,7 @@ def get_operations(job_id: JobId, service: TheService, account: TheAccount) -> R
 @router.get("/{job_id}/gantt.png", **_file("image/png", "The Gantt chart"))
 def get_gantt(job_id: JobId, service: TheService, account: TheAccount) -> Response:
     """Return the timeline as a Gantt chart."""
-    return _file_of(service, job_id, account.id, "gantt.png", "image/png")
+    return _file_of(service, job_id, account.id, GANTT, "image/png")
 
 
 @router.get(
@@ -292,11 +293,14 @@ def get_report(job_id: JobId, service: TheService, account: TheAccount) -> Respo
 
 
 def _file_of(service: Service, job_id: str, owner: str, name: str, media_type: str) -> Response:
-    service.job(job_id, owner)
+    job = service.job(job_id, owner)
+    absent = ProblemError(404, "not-there", f"job {job_id} has no {name}, or not yet")
+    if name in {TRACE, GANTT} and job.is_drawing:
+        raise absent
     try:
         file = io.FileIO(service.settings.job_dir(job_id) / name)
     except FileNotFoundError:
-        raise ProblemError(404, "not-there", f"job {job_id} has no {name}, or not yet") from None
+        raise absent from None
     return _stream(file, media_type)
 
 
