@@ -91,11 +91,10 @@ def test_what_fits_no_plan_is_refused_with_the_missing_bytes(real: Live) -> None
     assert problem["missing"] == problem["requested"] - problem["available"] > 0
 
 
-def test_tiles_of_one_element_are_refused_by_their_number(real: Live) -> None:
+def test_tiles_of_one_element_are_planned(real: Live) -> None:
     body = {"inputs": {"a": A, "b": B, "options": {"tile": [1, 1, 1]}}, "dry_run": True}
-    refused = real.http.post("/v1/processes/gemm/execution", json=body)
-    assert refused.status_code == 422
-    assert "steps" in refused.json()["detail"]
+    plan = real.http.post("/v1/processes/gemm/execution", json=body).json()["plan"]
+    assert (plan["units"], plan["steps"]) == (700 * 600, 700 * 600 * 500)
 
 
 def test_linpack_is_a_job_with_a_report(real: Live) -> None:
