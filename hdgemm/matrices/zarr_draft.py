@@ -185,17 +185,20 @@ def _remove_groups(folders: Sequence[Path]) -> None:
         files = list(folder.iterdir()) if folder.is_dir() else []
         if not {path.name for path in files} <= {"zarr.json", ".zgroup", ".zattrs"}:
             return
-        metadata = {path: path.read_bytes() for path in files}
+        # Metadata that is moved away needs no read, which a failing disk may refuse.
+        moved = {path: aside(folder.with_name(f"{folder.name}.{path.name}")) for path in files}
         try:
-            for path in metadata:
-                path.unlink()
+            for path, place in moved.items():
+                path.replace(place)
             folder.rmdir()
-        except FileNotFoundError:  # another run has removed it
-            continue
         except OSError:
-            for path, content in metadata.items():
-                path.write_bytes(content)
-            return
+            for path, place in moved.items():
+                if place.exists() and folder.is_dir():
+                    place.replace(path)
+            if folder.is_dir():
+                return
+        for place in moved.values():
+            place.unlink(missing_ok=True)
 
 
 def _sync_groups(root: Path, item: str) -> None:

@@ -174,11 +174,10 @@ def test_a_symmetric_product_is_planned_before_it_runs(client: InProcess) -> Non
 
 
 def test_processes_are_described(client: InProcess) -> None:
-    for process, arrays in {
-        **dict.fromkeys(commands(), ()),
-        "lu": ("piv",),
-        "qr": ("q", "tau"),
-    }.items():
+    beside = {"lu": {"piv"}, "qr": {"q", "tau"}, "svd": {"s", "vh"}, "svds": {"s", "vh"}}
+    beside["eigsh"] = {"v"}
+    for process in commands():
+        arrays = beside.get(process, set())
         described = client.get(f"/v1/processes/{process}").json()
         assert described["inputs"]["a"]["minOccurs"] == 1
         assert described["title"]
