@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import scipy.linalg
 
 from hdgemm.blas.products import matmul
 from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
@@ -174,19 +173,11 @@ def _pinv(a: Any, rcond: float | None = None, *, rtol: float | None = None) -> A
 
 
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A002
-    """Return `numpy.linalg.norm` of a matrix, with NaN for NaN, by blocks of rows."""
+    """Return `numpy.linalg.norm` of a matrix, with NaN for NaN."""
     if axis is not None or keepdims:
         raise InputError("norm of a stored matrix is that of all elements: leave out axis")
     real = computed_in(x.dtype).type(0).real.dtype
-    if ord in (None, "fro", "f"):
-        parts = [scipy.linalg.norm(block, check_finite=False) for _, block in x.blocks()]
-        return real.type(math.hypot(*parts))
-    best = {1: np.max, -1: np.min, np.inf: np.max, -np.inf: np.min}.get(ord)
-    if best is None:
-        return real.type(norm(x, ord, check_finite=False))
-    if abs(ord) == 1:
-        return best(sum(np.abs(block).sum(axis=0) for _, block in x.blocks()))
-    return best(np.concatenate([np.abs(block).sum(axis=1) for _, block in x.blocks()]))
+    return real.type(norm(x, "fro" if ord == "f" else ord, check_finite=False))
 
 
 def _matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:  # noqa: A002

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hdgemm.machine.limits import thread_limit
+from hdgemm.machine.benchmarks import calibration_bytes
+from hdgemm.machine.limits import cores, thread_limit
 from hdgemm.matrices.location import is_store
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.run.session import session_for
@@ -58,15 +59,18 @@ def machine_of(
     run: OpenRun,
     *,
     depth: int | None = None,
+    memory: int | None = None,
 ) -> Machine:
     """Return the rates of this machine's host, and of the disk of a folder.
 
     They are measured where products of this shape and depth, None for a factorisation's mean one,
-    are worth it.
+    are worth it, and the measurement fits `memory` bytes, None for any.
     """
     m, n = shape
     staged = OperandSpec(False, "file", "staged", dtype.itemsize)
     k = min(m, n) // 3 if depth is None else depth
+    if memory is not None and memory < calibration_bytes(run.options.threads or cores()):
+        k = 0
     problem = Problem(max(1, m), max(1, n), max(1, k), dtype.name, staged, staged, staged)
     return run.session.machine(DeviceSpec(), problem, folder, run.options.threads, run.watch)
 

@@ -19,7 +19,7 @@ from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
-from hdgemm.linalg.planning.rows import RowShape, rows_for, triangle_work
+from hdgemm.linalg.planning.rows import RowShape, rows_for, triangle_work, vectors_bytes
 from hdgemm.linalg.results import Result, outputs_of
 from hdgemm.linalg.rows.column_moments import ColumnMoments
 from hdgemm.linalg.rows.krylov import KrylovBasis
@@ -333,11 +333,12 @@ class _VectorPlans(NamedTuple):
     ) -> Self:
         """Plan them for a V of k columns, and a U that is stored in some dtype."""
         small = RowShape(shape.m, k, 0, shape.dtype)
+        forming = product_work(small, (k,), stored, beside=vectors_bytes(small))
         return cls(
             rows_for(shape, [product_work(shape, (k,), stored)], folder, run),
             rows_for(small, [triangle_work(small)], folder, run),
             plan_dense("SVD of R", k, np.dtype(shape.dtype), run, vectors=True),
-            rows_for(small, [product_work(small, (k,), stored)], folder, run),
+            rows_for(small, [forming], folder, run),
         )
 
 

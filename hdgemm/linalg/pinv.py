@@ -17,7 +17,7 @@ from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.dense import plan_dense
-from hdgemm.linalg.planning.rows import rows_for, triangle_work
+from hdgemm.linalg.planning.rows import rows_for, triangle_work, vectors_bytes
 from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import StoredProduct, product_work
@@ -128,10 +128,11 @@ def two_passes(
 ) -> tuple[RowPlan, DensePlan, RowPlan]:
     """Return the plans of R, of its decomposition, and of A·W with factors of some columns."""
     shape, folder = rows.shape, folder_of(source)
+    multiplying = product_work(shape, columns, stored, beside=vectors_bytes(shape))
     return (
         rows_for(shape, [triangle_work(shape)], folder, run),
         plan_dense("SVD of R", shape.n, rows.dtype, run, vectors=True),
-        rows_for(shape, [product_work(shape, columns, stored)], folder, run),
+        rows_for(shape, [multiplying], folder, run),
     )
 
 

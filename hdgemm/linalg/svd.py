@@ -17,7 +17,7 @@ from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.linalg.planning.dense import plan_dense
-from hdgemm.linalg.planning.rows import rows_for, triangle_work
+from hdgemm.linalg.planning.rows import rows_for, triangle_work, vectors_bytes
 from hdgemm.linalg.results import Result, outputs_of
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import product_work
@@ -278,10 +278,11 @@ def prepare(
         large = results[2 if wide else 0].output.matrix.dtype
         check_reread(large, dtype)
         folder = folder_of(source)
+        multiplying = product_work(rows.shape, (k,), large, beside=vectors_bytes(rows.shape))
         plans = (
             rows_for(rows.shape, [triangle_work(rows.shape)], folder, run),
             plan_dense("SVD of R", k, dtype, run, vectors=True),
-            rows_for(rows.shape, [product_work(rows.shape, (k,), large)], folder, run),
+            rows_for(rows.shape, [multiplying], folder, run),
         )
         facts = facts_of("svd", source.shape, dtype.name, run.options)
         found = _Decomposition(source, rows, wide, results, plans, driver, run, facts)

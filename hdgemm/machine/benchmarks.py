@@ -159,10 +159,19 @@ def _multiply_on_host(
     device.synchronize()
 
 
+def calibration_bytes(threads: int) -> int:
+    """Return the bytes of memory that all benchmarks take: copies take the most."""
+    return 2 * threads * _copied_bytes(threads)
+
+
+def _copied_bytes(threads: int) -> int:
+    """Return the bytes that each thread copies."""
+    return min(_COPY_BYTES, _COPY_MOST // threads)
+
+
 def measure_copy(threads: int, deadline: Deadline) -> float:
     """Return bytes/s of so many threads that each copy an array, each byte counted once."""
-    elements = min(_COPY_BYTES, _COPY_MOST // threads) // 8
-    source = np.ones((threads, elements))
+    source = np.ones((threads, _copied_bytes(threads) // 8))
     target = source.copy()
     with ThreadPoolExecutor(threads) as pool:
         copy = partial(_seconds, lambda: list(pool.map(np.copyto, target, source)))

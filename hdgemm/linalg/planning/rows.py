@@ -109,6 +109,11 @@ def triangle_work(shape: RowShape) -> RowWork:
     )
 
 
+def vectors_bytes(shape: RowShape) -> int:
+    """Return the bytes of both sets of singular vectors of the triangle of a pass."""
+    return 2 * shape.n**2 * np.dtype(shape.dtype).itemsize
+
+
 class RowPlan(NamedTuple):
     """How the rows of an m×(n + p) matrix pass through memory: blocks of `rows`, on `cores`.
 
@@ -285,16 +290,18 @@ def rows_for(
     shape: RowShape, works: Sequence[RowWork], folder: Path | None, run: OpenRun
 ) -> RowPlan:
     """Return the plan of a pass over a matrix, in a folder or in memory, on this machine."""
-    options = run.options
+    options, memory = run.options, host_bytes(run.options)
     plan = plan_pass(
         shape,
         works,
-        host_bytes(options),
+        memory,
         options.threads or cores(),
         rows=options.tile and options.tile[0],
     )
     dtype = np.dtype(shape.dtype)
-    machine = machine_of((plan.m, plan.n), dtype, folder, run, depth=plan.n)
+    # The product with as many operations.
+    depth = plan.flops // max(1, plan.m * plan.n * flops_per_multiply_add(shape.dtype))
+    machine = machine_of((plan.m, plan.n), dtype, folder, run, depth=depth, memory=memory)
     return plan.priced(machine, in_file=folder is not None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -12,20 +12,49 @@ from hdgemm.linalg.rows.reducer import Reducer, RowBlock
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from hdgemm.matrices.stored import StoredMatrix
 
+#: Rows that BLAS multiplies at once, and rows and columns of the blocks that it packs.
+_STRIP_ROWS: Final = 256
+_PACKED: Final = 512
 
-def product_work(shape: RowShape, columns: Sequence[int], stored: np.dtype[Any]) -> RowWork:
+
+def _strips(a: NDArray[Any]) -> Iterator[slice]:
+    """Yield the rows of a block that are multiplied at once."""
+    return (slice(first, first + _STRIP_ROWS) for first in range(0, len(a), _STRIP_ROWS))
+
+
+def multiply_rows(a: NDArray[Any], factors: Sequence[NDArray[Any]], out: NDArray[Any]) -> None:
+    """Store A·W₁·W₂·... by strips of rows: BLAS would pack all rows of a block at once."""
+    *first, last = factors
+    for rows in _strips(a):
+        part = a[rows]
+        for w in first:
+            part = part @ w
+        np.matmul(part, last, out=out[rows])
+
+
+def _packed_bytes(shape: RowShape) -> int:
+    """Return the bytes that BLAS packs of a strip and of a factor, in memory that it keeps."""
+    depth = min(shape.n, _PACKED)
+    return (min(shape.m, _STRIP_ROWS) + depth) * depth * np.dtype(shape.dtype).itemsize
+
+
+def product_work(
+    shape: RowShape, columns: Sequence[int], stored: np.dtype[Any], *, beside: int = 0
+) -> RowWork:
     """Return the work of A·W·...; rows are stored in some dtype.
 
     Parameters
     ----------
     columns
         Of W and of further factors.
+    beside
+        Bytes that the caller holds meanwhile.
     """
     itemsize = np.dtype(shape.dtype).itemsize
     pairs = sum(m * n for m, n in itertools.pairwise((shape.n, *columns)))
@@ -33,9 +62,10 @@ def product_work(shape: RowShape, columns: Sequence[int], stored: np.dtype[Any])
         name="A·W",
         result="W",
         flops=flops_per_multiply_add(shape.dtype) * shape.m * pairs,
-        core_bytes=0,
-        shared_bytes=pairs * itemsize,
-        row_bytes=sum(columns) * itemsize,
+        core_bytes=_packed_bytes(shape)
+        + 2 * min(shape.m, _STRIP_ROWS) * sum(columns[:-1]) * itemsize,
+        shared_bytes=pairs * itemsize + beside,
+        row_bytes=columns[-1] * itemsize,
         stored=columns[-1] * stored.itemsize,
     )
 
@@ -69,9 +99,9 @@ class StoredProduct(Reducer):
 
     def update(self, block: RowBlock) -> NDArray[Any]:
         """Return the rows of the product."""
-        found = block.a
-        for w in self._factors:
-            found = found @ w
+        a, columns = block.a, self._factors[-1].shape[1]
+        found = np.empty((len(a), columns), np.result_type(a, *self._factors))
+        multiply_rows(a, self._factors, found)
         if self._conjugate:
             np.conjugate(found, out=found)
         return found
@@ -113,9 +143,9 @@ class NormalProduct(Reducer):
             name="A^H·(A·Q)",
             result="Q and Y",
             flops=2 * flops_per_multiply_add(shape.dtype) * shape.m * shape.n * k,
-            core_bytes=2 * shape.n * k * itemsize,
+            core_bytes=_packed_bytes(shape)
+            + 2 * (shape.n + min(shape.m, _STRIP_ROWS)) * k * itemsize,
             shared_bytes=shape.n * k * itemsize,
-            row_bytes=2 * k * itemsize,
         )
 
     def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
@@ -127,7 +157,9 @@ class NormalProduct(Reducer):
         # As in BLAS, overflow gives no warning. The conjugate of Y needs no conjugate copy of the
         # block.
         with np.errstate(all="ignore"):
-            self._conjugate += block.a.T @ (block.a @ self._q).conj()
+            for rows in _strips(block.a):
+                a = block.a[rows]
+                self._conjugate += a.T @ (a @ self._q).conj()
 
     def combine(self, other: Self) -> None:
         """Add the sum of another core."""
@@ -171,9 +203,8 @@ class GatheredProduct(Reducer):
             name="A·Q",
             result="Q and Y",
             flops=flops_per_multiply_add(shape.dtype) * shape.m * shape.n * k,
-            core_bytes=0,
+            core_bytes=_packed_bytes(shape) + min(shape.m, _STRIP_ROWS) * k * itemsize,
             shared_bytes=(shape.m + shape.n) * k * itemsize,
-            row_bytes=k * itemsize,
         )
 
     def fresh(self, core: int) -> Self:  # noqa: ARG002 - all cores store into one product
@@ -182,7 +213,7 @@ class GatheredProduct(Reducer):
 
     def update(self, block: RowBlock) -> None:
         """Store a block's rows."""
-        self.y[block.first : block.first + len(block.a)] = block.a @ self._q
+        multiply_rows(block.a, [self._q], self.y[block.first : block.first + len(block.a)])
 
     def combine(self, other: Self) -> None:
         """Do nothing: all rows are stored."""

@@ -12,7 +12,8 @@ from hdgemm.linalg.planning.slab import Columns
 from hdgemm.linalg.rows.reducer import RowBlock
 from hdgemm.linalg.slabs.slab import Slab, check_finite_slab
 from hdgemm.matrices.read_ahead import array_in
-from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
+from hdgemm.matrices.transfer import ALIGNMENT
+from hdgemm.pipeline.devices.page_buffer import PageBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,8 +89,11 @@ class TallRows:
         return array if contiguous and array.flags.aligned else None
 
     def buffer(self, rows: int) -> NDArray[np.uint8]:
-        """Return memory for a block of so many rows."""
-        return aligned_bytes(rows * self.shape.row_bytes + ALIGNMENT)
+        """Return memory for a block of so many rows, unmapped with its last view.
+
+        The C library would keep freed blocks for the threads of each pass.
+        """
+        return PageBuffer(rows * self.shape.row_bytes + ALIGNMENT).array
 
     def read(
         self,

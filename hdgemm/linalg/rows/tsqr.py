@@ -13,7 +13,7 @@ import numpy as np
 
 from hdgemm.fortran import tpmqrt, tpqrt
 from hdgemm.linalg.planning.rows import REFLECTORS, RowShape, RowWork, triangle_work
-from hdgemm.linalg.rows.products import product_work
+from hdgemm.linalg.rows.products import multiply_rows, product_work
 from hdgemm.linalg.rows.reducer import Reducer, RowBlock
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
@@ -130,7 +130,8 @@ class ProjectedTriangle(Reducer):
             name="TSQR of A·W",
             flops=product.flops + triangle.flops,
             shared_bytes=product.shared_bytes,
-            row_bytes=2 * product.row_bytes,
+            core_bytes=triangle.core_bytes + product.core_bytes,
+            row_bytes=product.row_bytes,
             of_gemm=1.0,
         )
 
@@ -140,7 +141,8 @@ class ProjectedTriangle(Reducer):
 
     def update(self, block: RowBlock) -> None:
         """Reduce the product of more rows."""
-        product = np.asfortranarray(block.a @ self._w)
+        product = np.empty((len(block.a), self._w.shape[1]), self._w.dtype, "F")
+        multiply_rows(block.a, [self._w], product)
         self._triangle.update(RowBlock(block.first, product, block.b[:, :0]))
 
     def combine(self, other: Self) -> None:
