@@ -21,12 +21,15 @@ MODES = {
     "trsm": [{}, {"lower": True, "trans": 1}],
     "syrk": [{}, {"trans": 1, "lower": True}],
 }  # fmt: skip
+#: Iterations are planned with all passes that are allowed: here the first one converges.
+FIRST_PASS = {"k": 3, "maxiter": 1, "tol": 0.9}
+ITERATIONS = {"svds": [FIRST_PASS], "eigsh": [FIRST_PASS]}
 FILES = ("npy", "raw", "hdf5", "zarr")
 FORMATS = (*FILES, "array")
 CASES = [
     (name, arguments, kind, durable)
     for name in dict.fromkeys(routine.name for routine in planned().values())
-    for arguments in MODES.get(name, [planned()[name].defaults])
+    for arguments in (MODES | ITERATIONS).get(name, [planned()[name].defaults])
     for kind in (FORMATS if name in MODES else FILES)
     for durable in (False, True)
     if not durable or (planned()[name].durable and kind in {"npy", "raw"})
