@@ -175,7 +175,7 @@ def _pinv(a: Any, rcond: float | None = None, *, rtol: float | None = None) -> A
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A002
     """Return `numpy.linalg.norm` of a matrix, with NaN for NaN."""
     if axis is not None or keepdims:
-        raise InputError("norm of a stored matrix is that of all elements: leave out axis")
+        raise InputError("norm of a stored matrix takes all elements: leave out axis")
     real = computed_in(x.dtype).type(0).real.dtype
     return real.type(norm(x, "fro" if ord == "f" else ord, check_finite=False))
 

@@ -43,7 +43,7 @@ def opened(product: Product, call: Call, name: str) -> Iterator[tuple[Product, O
 
 @contextmanager
 def opened_session(call: Call, name: str) -> Iterator[OpenRun]:
-    """Yield a call with its session open; errors as of `opened`."""
+    """Yield a call with its session open; raises what `opened` raises."""
     with thread_limit(), session_for(call.session, call.options) as (session, options):
         if options.verify:
             raise InputError(
@@ -79,7 +79,7 @@ def run_blocks(
     Parameters
     ----------
     plans
-        Plans of each that were made before; those of several devices are made again.
+        Plans of each that were made before; plans for several devices are made again.
     """
     for block, made in zip(blocks, plans, strict=False):
         watch, plan = portions.next(block.flops), made[0] if len(made) == 1 else None

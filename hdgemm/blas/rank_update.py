@@ -224,7 +224,7 @@ def _prepared(
     *,
     whole: bool = False,
 ) -> Iterator[Prepared[Any]]:
-    """Yield an update, planned; arguments as of `_updated`."""
+    """Yield an update, planned; takes the arguments of `_updated`."""
     (alpha, a, b), (beta, c, overwrite_c) = factors, old
     below = flag(lower, "lower")
     out = result_place(out, c, a, b, overwrite_c=overwrite_c)

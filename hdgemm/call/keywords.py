@@ -192,7 +192,7 @@ def public_call(kind: type, **defaults: Any) -> Callable[[Callable[_P, _R]], Cal
     kind
         The typed dictionary of the keywords.
     **defaults
-        Values of keywords that are not given, where they are not those of `Call`.
+        Values of keywords that are not given, where they differ from `Call`'s.
     """
     # A child has its parent's keywords in `__annotations__`, too.
     shown_defaults = {"checkpoint": False, "restart": False, **defaults}

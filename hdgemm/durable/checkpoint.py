@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class Checkpoint(JournaledRun):
     """A run with a journal and one result, which is published when it is complete.
 
-    Parameters are those of `JournaledRun`.
+    Takes the parameters of `JournaledRun`.
 
     Attributes
     ----------

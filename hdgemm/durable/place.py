@@ -39,7 +39,7 @@ class ResultPlace:
 
     `in_place` is the opened matrix that is written straight into; None where the result is made
     aside. `updates`: what is overwritten is read, so that no part can be computed twice. `order`
-    and `sparse` are those of a new file: element order, and no disk space before it is written.
+    and `sparse` describe a new file: element order, and no disk space before it is written.
     """
 
     where: Location

@@ -98,7 +98,7 @@ class RedoLog:
         return crc
 
     def apply(self, matrix: Matrix, pieces: Mapping[Rect, int]) -> None:
-        """Write to a matrix, durably, those of its recorded pieces that are kept here."""
+        """Write to a matrix, durably, the recorded pieces that are kept here."""
         for kept in self._kept():
             if pieces.get(kept.rect) == kept.crc:
                 tile = self._load(kept, matrix.dtype).reshape(kept.rect.rows, kept.rect.cols)

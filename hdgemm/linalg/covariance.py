@@ -127,7 +127,7 @@ def corrcoef(
 ) -> Any:
     """Return the correlation coefficients of variables, as `numpy.corrcoef`.
 
-    All arguments, results and errors are those of `cov`. Variables without spread have NaN.
+    Takes the arguments of `cov` and raises its errors. Variables without spread have NaN.
     """
     if y is not None:
         raise InputError("y is not offered: put all variables into one matrix")

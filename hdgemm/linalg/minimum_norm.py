@@ -34,7 +34,7 @@ class MinimumNorm:
     """The x of least norm with A·x = b, or that minimises ||A·x - b||, for a wide A (m×n).
 
     TSQR reduces A^T to an m×m triangle R, and ``x = A^H·(R^H·R)^+·b`` takes a second read. Its
-    error is of the order of eps·κ(A), as of a solution by Q (C. C. Paige: An error analysis of a
+    error is of the order of eps·κ(A), like a solution by Q (C. C. Paige: An error analysis of a
     method for solving matrix equations, 1973).
 
     Parameters

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class RidgeFit(NamedTuple):
-    """What `ridge` returns; the first axis of each array is that of several alphas.
+    """What `ridge` returns; the first axis of each array counts several alphas.
 
     Parameters
     ----------

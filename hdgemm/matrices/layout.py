@@ -58,7 +58,7 @@ def check_written(wanted: DTypeLike, what: str) -> np.dtype[Any]:
 
 
 def as_dtype(wanted: DTypeLike) -> np.dtype[Any]:
-    """Return a dtype; bfloat16 is that of ml_dtypes.
+    """Return a dtype; ml_dtypes has bfloat16.
 
     Raises
     ------

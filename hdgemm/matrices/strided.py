@@ -48,7 +48,7 @@ class Strided(Wrapper):
         self.array = self.chunk = self.opened_from = None
         self.encoded = False
         if not matrix.files and matrix.home is not None and matrix.home.is_file():
-            self.files = (matrix.home,)  # overlaps are those of the whole file
+            self.files = (matrix.home,)  # the whole file counts for overlaps
 
     def phase(self, row: int, col: int) -> int:  # noqa: ARG002 - elements are picked
         """Return 0: no element is read without a copy."""

@@ -37,9 +37,9 @@ class SymmetricStrip(Strip):
 
 
 class CholeskyElimination(RightLooking):
-    """Cholesky factorisation of the lower triangle of a `Part`; parameters as of `RightLooking`.
+    """Cholesky factorisation of the lower triangle of a `Part`; parameters as for `RightLooking`.
 
-    `order` is that of the first leading minor that is not positive definite, 0 without one.
+    `order` of the first leading minor that is not positive definite, 0 without one.
     """
 
     def __init__(

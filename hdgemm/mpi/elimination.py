@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Elimination(RightLooking):
-    """LU factorisation of a `Part` with partial pivoting; parameters as of `RightLooking`.
+    """LU factorisation of a `Part` with partial pivoting; parameters as for `RightLooking`.
 
     `pivots` are the interchanges of each panel, by its first column, `diagonal` is U's.
     """

@@ -68,7 +68,7 @@ def check(
     columns, itemsize
         Right-hand sides, and bytes of an element.
     extra
-        Bytes of a process beside those of `needed_bytes`.
+        Bytes of a process beside `needed_bytes`.
     """
     p, q = variant.grid
     if p * q > world.size:

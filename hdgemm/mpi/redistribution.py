@@ -134,7 +134,7 @@ def _turns(strips: Strips, ranks: int) -> Iterator[list[Rectangle]]:
 
 
 def _deal(place: Place, strips: Sequence[Rectangle], array: NDArray[Any]) -> None:
-    """Send the elements of this rank's strip, and store those of all strips that come here."""
+    """Send the elements of this rank's strip, and store all that arrive."""
     grid = place.part.grid
     if grid.size == 1:
         copy_rows(place.local(strips[0]), array)

@@ -153,7 +153,7 @@ class Course(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The next work unit with its steps; their numbers continue those of the batches before."""
+    """The next work unit with its steps; their numbers continue from the batches before."""
 
     unit: WorkUnit
     planned: tuple[PlannedStep, ...]

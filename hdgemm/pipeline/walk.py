@@ -159,7 +159,7 @@ class Units(Sequence[WorkUnit]):
     """The work units of a walk but those in the runs `skipped`, numbered from 0, each when needed.
 
     `runs` are the runs of the walk's own numbers, `length` counts the units, which may exceed what
-    `len` can return; `slots` are those of C.
+    `len` can return; `slots` are C's.
     """
 
     def __init__(self, walk: Walk, skipped: Runs, slots: int) -> None:

@@ -46,7 +46,7 @@ def result_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
 def stored_dtype(
     operands: tuple[np.dtype[Any], ...], wanted: Any = None, *, whole: bool = True
 ) -> np.dtype[Any]:
-    """Return the dtype of a new C: int64 for products of integers, else that of the arithmetic.
+    """Return the dtype of a new C: int64 for products of integers, else the arithmetic's.
 
     Parameters
     ----------

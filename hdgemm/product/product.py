@@ -94,7 +94,7 @@ class Product:
     ) -> Product:
         """Open and check the arguments of `hdgemm.dgemm`; nothing is read or written.
 
-        `dtype` is that of C, None for the default: int64 for a `whole` product of integers that is
+        `dtype` is C's, None for the default: int64 for a `whole` product of integers that is
         neither scaled nor added to C.
 
         Raises

@@ -87,7 +87,7 @@ def matmul_stacked(a: Any, b: Any, out: Any, product2d: Product2D, dtype: Any = 
     a and b are arrays of one dimension or more (anything that `numpy.asarray` takes), stored
     matrices, HDF5 datasets, Zarr arrays, or paths of matrices; `out` is None, an array of the
     result's shape, or, for a product of two matrices, a path. `product2d` is called once for each
-    two matrices; `dtype` is that of a new C. C has the shape (..., m, n), less the axis of an
+    two matrices; `dtype` is a new C's. C has the shape (..., m, n), less the axis of an
     operand that is a vector; two vectors give a scalar.
 
     Raises `InputError` for scalars, shapes that do not fit or broadcast, and paths where only

@@ -77,7 +77,7 @@ def _of_product(
 def _of_routine(
     process: str, parameters: Mapping[str, Any], shapes: Mapping[str, tuple[int, int]]
 ) -> dict[str, int]:
-    """Return the extents of a routine's result; of one that stores none, those of A."""
+    """Return the extents of a routine's result, or of A where it stores none."""
     routine = commands()[process]
     found, result = routine.extents(shapes), routine.first(parameters)
     shape = shapes["a"] if result is None else result.shape(found, parameters)

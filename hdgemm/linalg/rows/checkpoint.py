@@ -159,7 +159,7 @@ class RowCheckpoint(JournaledRun):
         return bool(self.place.work_files())
 
     def begin(self, plan: RowPlan) -> None:
-        """Record the plan of a new run; one that goes on has that of the earlier run."""
+        """Record the plan of a new run; one that goes on has the earlier run's."""
         if self.plan is None:
             self.place.remove_work()
             self.plan = plan

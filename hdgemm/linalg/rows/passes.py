@@ -44,7 +44,7 @@ class Passes:
         reverse: bool = False,
         checkpoint: RowCheckpoint | None = None,
     ) -> None:
-        """Execute one pass; parameters as of `RowPass`."""
+        """Execute one pass; parameters as for `RowPass`."""
         watch = self._runs.next(plan.flops)
         RowPass(rows, reducers, plan, watch, reverse=reverse, checkpoint=checkpoint).run()
 
@@ -58,5 +58,5 @@ class Passes:
         return found
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Report the end of all; `facts` as of `hdgemm.call.plans.facts_of`."""
+        """Report the end of all; `facts` as from `hdgemm.call.plans.facts_of`."""
         self._runs.finish(facts)

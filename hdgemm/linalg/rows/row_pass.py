@@ -53,7 +53,7 @@ class RowPass:
 
     Each core reads its own blocks of rows, ahead of their use, and gives them to its reducers; the
     plan says which blocks are a core's. At the end the reducers of all cores are combined into
-    those of the caller. Another pass needs other reducers.
+    the caller's. Another pass needs other reducers.
 
     Parameters
     ----------

@@ -111,7 +111,7 @@ class TallRows:
         buffer
             As of `buffer`.
         recorder, step
-            Told of the reads, as of a core and a block.
+            Records the reads, for a core and a block.
         column_major
             The block is column-major; it has the order of the stored A otherwise.
         """
