@@ -142,8 +142,8 @@ class StoredMatrix(ArrayProtocols):
             Rows of a block; None for as many as `memory` allows. In a chunked matrix blocks then
             end where chunks end.
         memory
-            Bytes of the three blocks that are in memory at once, or a text such as ``"1GB"``;
-            None: 96 MiB, less where `host_memory` is less.
+            Bytes of the blocks that are in memory at once, of which there are three, and of reads;
+            or a text such as ``"1GB"``. None: 96 MiB, less where `host_memory` is less.
 
         Yields
         ------
@@ -177,7 +177,8 @@ class StoredMatrix(ArrayProtocols):
         bound = (STREAM_BUFFERS + 1) * BLOCK_BYTES
         allowed = min(bound, host_bytes(Options())) if memory is None else parse_size(memory)
         row_bytes = max(1, self.shape[1] * self.dtype.itemsize)
-        height = max(1, allowed // (STREAM_BUFFERS + 1) // row_bytes)
+        # The caller's block, two that are read, and as much for the buffers of reads.
+        height = max(1, allowed // (STREAM_BUFFERS + 2) // row_bytes)
         high = self.chunks[0] if self.chunks is not None else 1
         return height // high * high or height
 
