@@ -20,7 +20,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
 from hdgemm.linalg.planning.rows import RowShape, rows_for, triangle_work, vectors_bytes
-from hdgemm.linalg.results import Result, outputs_of
+from hdgemm.linalg.results import Result, open_results, outputs_of
 from hdgemm.linalg.rows.column_moments import ColumnMoments
 from hdgemm.linalg.rows.krylov import KrylovBasis
 from hdgemm.linalg.rows.passes import Passes
@@ -35,7 +35,6 @@ from hdgemm.linalg.rows.sums import Norm
 from hdgemm.linalg.rows.tall_svd import TallSvd
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd, triangle_values
 from hdgemm.linalg.rows.tsqr import ProjectedTriangle
-from hdgemm.linalg.storage import check_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from hdgemm.linalg.planning.krylov import KrylovPlan
     from hdgemm.linalg.planning.rows import RowPlan
     from hdgemm.linalg.rows.krylov import Choice, RitzPairs
-    from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
 
 
@@ -435,7 +433,7 @@ class _LeadingTriplets:
         if isinstance(self.final, _ValuePlans):
             return self._values(passes, v, self.final, facts)
         with ExitStack() as stack:
-            targets = _opened(stack, self.results, self.source)
+            targets = open_results(stack, self.results, self.source)
             u, s, vh = (target.stored for target in targets)
             tall = vh.T if self.wide else u
             found = self._vectors(passes, v, self.final, tall)
@@ -452,7 +450,7 @@ class _LeadingTriplets:
         triangle = ProjectedTriangle(v)
         rows = replace(self.iteration.rows, check_finite=False)
         with ExitStack() as stack:
-            (target,) = _opened(stack, self.results[1:2], self.source)
+            (target,) = open_results(stack, self.results[1:2], self.source)
             passes.reduce(rows, [triangle], final.reading)
             s = passes.dense(final.dense, lambda: triangle_values(triangle.r))
             target.stored[:, :] = s[:, np.newaxis]
@@ -470,18 +468,6 @@ class _LeadingTriplets:
         plans = final.reading, final.dense, final.forming
         tall = TallSvd(stored, plans, "gesdd", folder_of(self.source), how)
         return tall.run(passes, target)[0]
-
-
-def _opened(
-    stack: ExitStack, results: tuple[Result, ...], source: StoredMatrix
-) -> list[Destination]:
-    """Open the places of results, which must lie apart; A must not change until they are left."""
-    targets = [result.opened(stack) for result in results]
-    for number, target in enumerate(targets):
-        stack.enter_context(input_unchanged(source, target.stored))
-        for other in targets[:number]:
-            check_apart(target, other)
-    return targets
 
 
 @contextmanager

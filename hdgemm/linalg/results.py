@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hdgemm.call.input_checks import input_unchanged
 from hdgemm.call.operands import absolute
 from hdgemm.errors import InputError
-from hdgemm.linalg.storage import Output
+from hdgemm.linalg.storage import Output, check_apart
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.product.aliasing import overlaps
 from hdgemm.product.target import single
@@ -87,6 +88,18 @@ class Result:
             with found:
                 found = found.read()
         return found[:, 0]
+
+
+def open_results(
+    stack: ExitStack, results: tuple[Result, ...], source: StoredMatrix
+) -> list[Destination]:
+    """Open the places of results, which must lie apart; A must not change until they are left."""
+    targets = [result.opened(stack) for result in results]
+    for number, target in enumerate(targets):
+        stack.enter_context(input_unchanged(source, target.stored))
+        for other in targets[:number]:
+            check_apart(target, other)
+    return targets
 
 
 def outputs_of(out: Any, names: tuple[str, ...]) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import scipy.linalg
 
-from hdgemm.call.input_checks import check_reread, input_unchanged
+from hdgemm.call.input_checks import check_reread
 from hdgemm.call.keywords import Call, ReportKeywords, public_call
 from hdgemm.call.operands import open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
@@ -18,7 +18,7 @@ from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.rows import rows_for, triangle_work, vectors_bytes
-from hdgemm.linalg.results import Result, outputs_of
+from hdgemm.linalg.results import Result, open_results, outputs_of
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import product_work
 from hdgemm.linalg.rows.source import TallRows, tall_view
@@ -26,7 +26,6 @@ from hdgemm.linalg.rows.sums import Gram, gram_work
 from hdgemm.linalg.rows.tall_svd import TallSvd
 from hdgemm.linalg.rows.triangle_svd import triangle_values
 from hdgemm.linalg.rows.tsqr import Triangle
-from hdgemm.linalg.storage import check_apart
 from hdgemm.units import format_size
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.rows import RowPlan
-    from hdgemm.linalg.storage import Destination
     from hdgemm.matrices.stored import StoredMatrix
 
 _DRIVERS: Final = ("gesdd", "gesvd")
@@ -202,7 +200,7 @@ def prepare_values(
         def compute() -> NDArray[Any]:
             passes = Passes(call.watch, reading.flops + dense.flops)
             with ExitStack() as stack:
-                target = _opened(stack, values, source)
+                (target,) = open_results(stack, (values,), source)
                 find = _gram_values if method == "gram" else _triangle_values
                 s = find(rows, reading, dense, passes)
                 target.stored[:, :] = s[:, np.newaxis]
@@ -211,12 +209,6 @@ def prepare_values(
             return found
 
         yield Prepared(plan, compute)
-
-
-def _opened(stack: ExitStack, result: Result, source: StoredMatrix) -> Destination:
-    target = result.opened(stack)
-    stack.enter_context(input_unchanged(source, target.stored))
-    return target
 
 
 def _triangle_values(
@@ -317,10 +309,7 @@ class _Decomposition:
         """Compute and store the three results, and return them."""
         passes = Passes(self.how.watch, sum(plan.flops for plan in self.plans))
         with ExitStack() as stack:
-            targets = [_opened(stack, result, self.source) for result in self.results]
-            for number, target in enumerate(targets):
-                for other in targets[:number]:
-                    check_apart(target, other)
+            targets = open_results(stack, self.results, self.source)
             u, s, vh = (target.stored for target in targets)
             tall = TallSvd(self.rows, self.plans, self.driver, folder_of(self.source), self.how)
             found, count = tall.run(passes, vh.T if self.wide else u)
