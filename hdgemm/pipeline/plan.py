@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -182,7 +183,7 @@ class Expectation:
     limit: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """How a product is cut into loads, work units and steps, and the memory that these reuse.
 
@@ -228,19 +229,19 @@ class Plan:
         """Return the slots of one operand's tiles."""
         return {"A": self.a_slots, "B": self.b_slots, "C": self.c_slots}[operand]
 
-    @property
+    @cached_property
     def walk(self) -> Walk:
         """All C tiles in order, and the chunks of k."""
         problem = self.problem
         extents = problem.m, problem.n, problem.k
         return Walk(extents, self.tile, self.layout, wriggled=self.overlap.loads)
 
-    @property
+    @cached_property
     def units(self) -> Units:
         """The work units that the plan computes, in their order."""
         return Units(self.walk, self.skipped, self.c_slots.count)
 
-    @property
+    @cached_property
     def course(self) -> Course:
         """Its steps with the loads that they need, in their order, and sums over them."""
         layout, (mb, nb, _) = self.layout, self.tile
@@ -311,7 +312,7 @@ def planned_bytes(plan: Plan) -> dict[Stage, int]:
     does; store2 counts the old C that it reads.
     """
     course = plan.course
-    return bytes_of(plan, course.loaded("A").elements, course.loaded("B").elements, plan.elements)
+    return bytes_of(plan, course.loaded["A"].elements, course.loaded["B"].elements, plan.elements)
 
 
 def bytes_of(plan: Plan, a: int, b: int, c: int) -> dict[Stage, int]:
@@ -360,7 +361,7 @@ def counts_of(plan: Plan) -> Counts:
     for first, end in units.runs:
         bars += walk.bar(end - 1) - max(last, walk.bar(first) - 1)
         last = walk.bar(end - 1)
-    loads = course.loaded("A").tiles + course.loaded("B").tiles
+    loads = course.loaded["A"].tiles + course.loaded["B"].tiles
     return Counts(bars, units.length, units.length * walk.chunks.count, loads)
 
 

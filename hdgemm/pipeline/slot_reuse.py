@@ -9,6 +9,8 @@ overlapped loads every work unit loads its tiles anew: the ladder's first two st
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -108,7 +110,8 @@ class SlotReuse:
             yield PlannedStep(step, unit, new, in_a.gone + in_b.gone)
 
 
-class Course(NamedTuple):
+@dataclass(frozen=True)
+class Course:
     """The work units of a plan, how A's rows and B's columns are cut, and what slots hold of them.
 
     Everything that a plan does follows from it, step by step or as sums in closed form.
@@ -138,12 +141,16 @@ class Course(NamedTuple):
         """Yield the loads alone, in the order of their first readers."""
         return chain.from_iterable(planned.loads for planned in self.planned())
 
-    def loaded(self, operand: Literal["A", "B"]) -> Loaded:
-        """Return how many tiles of an operand are loaded, and their elements.
+    @cached_property
+    def loaded(self) -> dict[Literal["A", "B"], Loaded]:
+        """How many tiles of A and of B are loaded, and their elements.
 
         In closed form where the units follow one another; where an earlier run has left gaps
         between them, the loads are generated and counted.
         """
+        return {"A": self._loaded("A"), "B": self._loaded("B")}
+
+    def _loaded(self, operand: Literal["A", "B"]) -> Loaded:
         if len(self.units.runs) > 1:
             areas = [load.rect.area for load in self.loads() if load.operand == operand]
             return Loaded(len(areas), sum(areas))

@@ -204,7 +204,7 @@ def _merit(plan: Plan) -> float:
 def _operations(plan: Plan) -> int:
     """Estimate the operations of all stages: steps, and the pieces of loaded and stored tiles."""
     course, itemsize = plan.course, plan.problem.itemsize
-    a, b = course.loaded("A"), course.loaded("B")
+    a, b = course.loaded["A"], course.loaded["B"]
     moved: tuple[tuple[Operand, int, int], ...] = (
         ("A", *a),
         ("B", *b),

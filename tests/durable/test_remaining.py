@@ -83,9 +83,9 @@ def test_loads_of_what_is_left_are_counted_and_never_grow_behind_a_beginning(cas
     loads = list(rest.course.loads())
     for operand in ("A", "B"):
         areas = [load.rect.area for load in loads if load.operand == operand]
-        assert rest.course.loaded(operand) == (len(areas), sum(areas))
+        assert rest.course.loaded[operand] == (len(areas), sum(areas))
         if not gaps:
-            assert len(areas) <= plan.course.loaded(operand).tiles
+            assert len(areas) <= plan.course.loaded[operand].tiles
     stored, stored_left = planned_bytes(plan)["store2"], planned_bytes(rest)["store2"]
     assert stored_left * plan.elements == stored * rest.elements
 

@@ -92,7 +92,7 @@ def check_counts(plan, found):
     assert plan.elements == sum(unit.rect.area for unit in found.units)
     for operand in ("A", "B"):
         areas = [load.rect.area for load in found.loads if load.operand == operand]
-        assert plan.course.loaded(operand) == (len(areas), sum(areas))
+        assert plan.course.loaded[operand] == (len(areas), sum(areas))
     for number in {0, len(found.units) // 2, len(found.units) - 1}:
         assert plan.units[number] == found.units[number]
 

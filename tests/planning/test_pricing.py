@@ -165,7 +165,7 @@ def test_loads_in_closed_form_are_the_planned_ones(m, n, k, mb, nb, kb, deep_a, 
     for operand, all_tiles in zip("AB", shapes.tiles(problem)[:2], strict=True):
         loads = unit_loads(problem, shapes, operand, reuse=True)
         expected = sum(np.asarray(c * per).item() for c, per in zip(counts, loads, strict=True))
-        planned = plan.course.loaded(operand).tiles
+        planned = plan.course.loaded[operand].tiles
         # Belady may keep part of a panel over a whole bar, which the closed form leaves out.
         assert all_tiles[0] <= planned <= expected + 1e-6
 

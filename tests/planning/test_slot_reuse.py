@@ -42,7 +42,7 @@ def check_counts(plan):
     assert counts_of(plan)[1:] == (len(found.units), len(found.steps), len(found.loads))
     for operand in ("A", "B"):
         areas = [load.rect.area for load in found.loads if load.operand == operand]
-        assert plan.course.loaded(operand) == (len(areas), sum(areas))
+        assert plan.course.loaded[operand] == (len(areas), sum(areas))
 
 
 @settings(deadline=None, max_examples=200)
@@ -124,5 +124,5 @@ def test_counts_of_10_to_the_18_steps_end():
     assert counts.steps > 10**18
     assert counts.loads > 10**17
     moved = planned_bytes(plan)
-    assert moved["load1"] == 4 * sum(plan.course.loaded(x).elements for x in ("A", "B")) > 10**24
+    assert moved["load1"] == 4 * sum(plan.course.loaded[x].elements for x in ("A", "B")) > 10**24
     assert len(plan.to_json()) < 2000
