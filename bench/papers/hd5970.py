@@ -16,7 +16,7 @@ from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.timeline import Timeline
 from hdgemm.planning.costs import Cost, op_cost
 from hdgemm.planning.expectation import timeline_of
-from hdgemm.planning.virtual_time import Task, run_lanes
+from hdgemm.planning.virtual_time import Activity, run_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -116,9 +116,9 @@ def run_at_once(members: Sequence[Member]) -> Run:
     cores are divided among all.
     """
     schedules = [build_schedule(member.plan) for member in members]
-    lanes: dict[Hashable, list[Task]] = {}
+    lanes: dict[Hashable, list[Activity]] = {}
     for number, (member, schedule) in enumerate(zip(members, schedules, strict=True)):
-        lanes[number, "start"] = [Task(Cost(member.start, ()), ())] if member.start > 0 else []
+        lanes[number, "start"] = [Activity(Cost(member.start, ()), ())] if member.start > 0 else []
         for stage, ops in schedule.items():
             lanes[number, stage] = [_task(number, member, op) for op in ops]
     ran = run_lanes(lanes)
@@ -129,7 +129,7 @@ def run_at_once(members: Sequence[Member]) -> Run:
     return Run(tuple(members), timeline)
 
 
-def _task(number: int, member: Member, op: Op) -> Task:
+def _task(number: int, member: Member, op: Op) -> Activity:
     machine = rates(member.plan)
     cost = op_cost(member.plan, machine, op)
     demands: list[tuple[str, float]] = []
@@ -143,4 +143,4 @@ def _task(number: int, member: Member, op: Op) -> Task:
     needs: list[tuple[Hashable, int]] = [((number, stage), count) for stage, count in op.needs]
     if member.start > 0:
         needs.append(((number, "start"), 1))
-    return Task(Cost(cost.seconds, tuple(demands)), needs)
+    return Activity(Cost(cost.seconds, tuple(demands)), needs)

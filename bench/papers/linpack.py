@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bench.papers.comparison import Comparison, Speed, figures
 from hdgemm.planning.costs import Cost
-from hdgemm.planning.virtual_time import Task, run_lanes
+from hdgemm.planning.virtual_time import Activity, run_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -187,7 +187,7 @@ class _Lanes:
 
     def __init__(self, cluster: Cluster, optimisations: frozenset[str]) -> None:
         self._cluster, self._optimisations = cluster, optimisations
-        self._tasks: dict[Hashable, list[Task]] = {"cpu": [], "swap": [], "gpu": []}
+        self._tasks: dict[Hashable, list[Activity]] = {"cpu": [], "swap": [], "gpu": []}
         self._work: list[tuple[float, float]] = []
         self._rest = 0.0
 
@@ -231,7 +231,7 @@ class _Lanes:
         return ClusterRun(self._cluster, iterations, max(ends))
 
     def _add(self, lane: str, seconds: float, needs: Sequence[tuple[Hashable, int]]) -> None:
-        self._tasks[lane].append(Task(Cost(max(seconds, 1e-9), ()), needs))
+        self._tasks[lane].append(Activity(Cost(max(seconds, 1e-9), ()), needs))
 
 
 #: Jo et al., section 5.1: 7×7 nodes with two Xeon E5-2650 and four Radeon HD 7970 each. `kernel`

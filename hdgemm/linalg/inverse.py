@@ -17,7 +17,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.checkpoint import Command
 from hdgemm.linalg.factored_solve import by_lu, check_pair, lu_solve, open_lu, prepare_triangular
 from hdgemm.linalg.planning.slab import SlabPlan
-from hdgemm.linalg.solving.columns import RightHandSides, Solution
+from hdgemm.linalg.solving.columns import RightHandSides, SolvedColumns
 from hdgemm.linalg.solving.factors import prepare_lu_factors
 from hdgemm.linalg.solving.norms import norm_inf
 from hdgemm.linalg.solving.system import MIRRORED, Solved, System, prepare_system, structure_of
@@ -249,7 +249,7 @@ def _check_memory(factors: LU, run: OpenRun) -> None:
     n, dtype = factors.matrix.shape[0], factors.matrix.dtype.newbyteorder("=")
     column = np.empty((n, 1), dtype, "F")
     rhs = RightHandSides.of(column, n, dtype)
-    solution = Solution.of(rhs, column, run, Command("cond"), check_finite=False)
+    solution = SolvedColumns.of(rhs, column, run, Command("cond"), check_finite=False)
     solution.plan(by_lu(factors.matrix, factors.pivots, "N"))
 
 

@@ -9,7 +9,7 @@ from hdgemm.pipeline.plan import Expectation
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.planning.costs import op_cost
-from hdgemm.planning.virtual_time import Task, run_lanes
+from hdgemm.planning.virtual_time import Activity, run_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -31,9 +31,9 @@ def simulate(plan: Plan, machine: Machine) -> Timeline:
 
 def _timeline(
     plan: Plan, schedule: Schedule, machine: Machine
-) -> tuple[Timeline, dict[Hashable, list[Task]]]:
-    lanes: dict[Hashable, list[Task]] = {
-        stage: [Task(op_cost(plan, machine, op), op.needs) for op in ops]
+) -> tuple[Timeline, dict[Hashable, list[Activity]]]:
+    lanes: dict[Hashable, list[Activity]] = {
+        stage: [Activity(op_cost(plan, machine, op), op.needs) for op in ops]
         for stage, ops in schedule.items()
     }
     ran = run_lanes(lanes)

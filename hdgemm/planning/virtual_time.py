@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _DONE: Final = 1e-12
 
 
-class Task(NamedTuple):
+class Activity(NamedTuple):
     """One operation in a lane; it starts when each lane in `needs` has finished so many tasks."""
 
     cost: Cost
@@ -65,7 +65,7 @@ def speeds(costs: Sequence[Cost]) -> list[float]:
     return [one / cost.seconds for one, cost in zip(part, costs, strict=True)]
 
 
-def run_lanes(lanes: Mapping[Hashable, Sequence[Task]]) -> dict[Hashable, list[Interval]]:
+def run_lanes(lanes: Mapping[Hashable, Sequence[Activity]]) -> dict[Hashable, list[Interval]]:
     """Simulate every lane's tasks, each lane in order, and return the interval of each task;
     `ValueError` when their needs form a cycle.
     """
@@ -84,7 +84,7 @@ class _Running:
 class _Clock:
     """The state of one simulation."""
 
-    def __init__(self, lanes: Mapping[Hashable, Sequence[Task]]) -> None:
+    def __init__(self, lanes: Mapping[Hashable, Sequence[Activity]]) -> None:
         self.lanes = {lane: tasks for lane, tasks in lanes.items() if tasks}
         self.done: dict[Hashable, list[Interval]] = {lane: [] for lane in lanes}
         self.running: dict[Hashable, _Running] = {}

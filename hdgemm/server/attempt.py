@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
 from hdgemm.routines.registry import commands
 from hdgemm.server import outputs, paths, references
-from hdgemm.server.backend import Call, Outcome, Watch, finite
+from hdgemm.server.backend import Call, JobWatch, Outcome, finite
 from hdgemm.server.computations import (
     job_options,
     library_options,
@@ -91,7 +91,9 @@ class Attempt:
             return
         process, inputs = self._job.process, self._job.inputs
         options = library_options(job_options(process, inputs), self._settings, process)
-        watch = Watch(self._heartbeat.note, self._heartbeat.cancel, self._heartbeat.operations.add)
+        watch = JobWatch(
+            self._heartbeat.note, self._heartbeat.cancel, self._heartbeat.operations.add
+        )
         with ExitStack() as stack:
             if "a" in inputs:
                 self._enter("opening")

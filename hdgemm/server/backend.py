@@ -115,7 +115,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Watch:
+class JobWatch:
     """Progress and cancellation of a running job.
 
     `progress` is called with plain values, `observer` with each operation of a stage.
@@ -157,7 +157,7 @@ class Library(Protocol):
     def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
         """Plan a computation; raise `DoesNotFitError` where none fits, end soon after `cancel`."""
 
-    def run(self, call: Call, options: Options, watch: Watch) -> Outcome:
+    def run(self, call: Call, options: Options, watch: JobWatch) -> Outcome:
         """Compute, check or measure; raise `CancelledRunError` once `watch.cancel` is set."""
 
     def linpack_bytes(self, parameters: Mapping[str, Any]) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.profiling import Profile
     from hdgemm.report import Report
-    from hdgemm.server.backend import Call, Problem, Watch
+    from hdgemm.server.backend import Call, JobWatch, Problem
 
 #: The most events of a stored trace, which has about 200 bytes for each.
 _MOST_TRACED: Final = 20_000
@@ -37,7 +37,7 @@ class HdgemmLibrary:
         """Plan a product or a routine of files in a child process, which `cancel` ends."""
         return self._planner.plan(problem, options, cancel)
 
-    def run(self, call: Call, options: Options, watch: Watch) -> Outcome:
+    def run(self, call: Call, options: Options, watch: JobWatch) -> Outcome:
         """Compute a product or a routine file to file, check a product, or measure."""
         own = {"gemm": _multiply, "verify": _verify, "profile": _profile, "linpack": _linpack}
         return own.get(call.process, _run_routine)(call, options, watch)
@@ -49,7 +49,7 @@ class HdgemmLibrary:
         return needed_bytes(_linpack_settings(parameters), itemsize=4 if parameters["mxp"] else 8)
 
 
-def _multiply(call: Call, options: Options, watch: Watch) -> Outcome:
+def _multiply(call: Call, options: Options, watch: JobWatch) -> Outcome:
     product: dict[str, Any] = {
         **call.operands, **call.parameters, "out": call.out, "options": options,
         "progress": lambda snapshot: watch.progress(asdict(snapshot)),
@@ -68,7 +68,7 @@ def _multiply(call: Call, options: Options, watch: Watch) -> Outcome:
     return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
 
 
-def _run_routine(call: Call, options: Options, watch: Watch) -> Outcome:
+def _run_routine(call: Call, options: Options, watch: JobWatch) -> Outcome:
     from hdgemm import progress
     from hdgemm.call import keywords
     from hdgemm.linalg.routines import run_routine
@@ -83,7 +83,7 @@ def _run_routine(call: Call, options: Options, watch: Watch) -> Outcome:
     return Outcome(report.to_dict(), lambda folder: _draw(report, folder))
 
 
-def _verify(call: Call, options: Options, watch: Watch) -> Outcome:
+def _verify(call: Call, options: Options, watch: JobWatch) -> Outcome:
     """Check a product by Freivalds' method."""
     from hdgemm.verify import verify
 
@@ -95,7 +95,7 @@ def _verify(call: Call, options: Options, watch: Watch) -> Outcome:
     return Outcome(check.to_dict())
 
 
-def _profile(call: Call, _: Options, watch: Watch) -> Outcome:
+def _profile(call: Call, _: Options, watch: JobWatch) -> Outcome:
     """Measure a device's contention."""
     from hdgemm import profiling
 
@@ -111,7 +111,7 @@ def _profile(call: Call, _: Options, watch: Watch) -> Outcome:
     return Outcome(result.to_dict(), lambda folder: _draw_profile(result, folder))
 
 
-def _linpack(call: Call, options: Options, watch: Watch) -> Outcome:
+def _linpack(call: Call, options: Options, watch: JobWatch) -> Outcome:
     """Run HPL's benchmark in this process."""
     from hdgemm.mpi.communicator import Communicator
     from hdgemm.mpi.linpack.benchmark import linpack

@@ -20,7 +20,7 @@ from hdgemm.planning.pricing import price
 from hdgemm.planning.search import search
 from hdgemm.planning.shapes import Shape, Shapes
 from hdgemm.planning.tile_costs import unit_counts, unit_loads
-from hdgemm.planning.virtual_time import Task, run_lanes, speeds
+from hdgemm.planning.virtual_time import Activity, run_lanes, speeds
 
 FILE = OperandSpec(place="file")
 GPU = DeviceSpec("cuda:0", unified=False)
@@ -76,8 +76,8 @@ def test_no_resource_is_used_beyond_itself_and_none_is_left_idle(costs):
 def test_lanes_keep_order_and_wait_for_what_they_need():
     one = Cost(1.0, ())
     ran = run_lanes({
-        "load": [Task(one, ()), Task(one, [("mult", 1)])],
-        "mult": [Task(one, [("load", 1)]), Task(one, [("load", 2)])],
+        "load": [Activity(one, ()), Activity(one, [("mult", 1)])],
+        "mult": [Activity(one, [("load", 1)]), Activity(one, [("load", 2)])],
     })  # fmt: skip
     assert ran == {"load": [(0, 1), (2, 3)], "mult": [(1, 2), (3, 4)]}
 
@@ -86,8 +86,8 @@ def test_a_circle_is_an_error():
     with pytest.raises(ValueError, match="never start"):
         run_lanes(
             {
-                "load": [Task(Cost(1.0, ()), [("mult", 1)])],
-                "mult": [Task(Cost(1.0, ()), [("load", 1)])],
+                "load": [Activity(Cost(1.0, ()), [("mult", 1)])],
+                "mult": [Activity(Cost(1.0, ()), [("load", 1)])],
             }
         )
 

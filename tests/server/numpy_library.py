@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.options import Options
-    from hdgemm.server.backend import Call, Problem, Watch
+    from hdgemm.server.backend import Call, JobWatch, Problem
 
 #: Seconds that each of the `STEPS` steps takes at least, times the job's `threads`; names that
 #: choose an odd behaviour.
@@ -57,7 +57,7 @@ class NumpyLibrary:
         bars = [[row, 0, min(height, m - row), n] for row in range(0, m, height)]
         return Demand(needed, plan, bars)
 
-    def run(self, call: Call, options: Options, watch: Watch) -> Outcome:
+    def run(self, call: Call, options: Options, watch: JobWatch) -> Outcome:
         """Multiply bar by bar; of the other processes, take as many steps."""
         if call.process == "gemm":
             return self._multiply(call, options, watch)
@@ -79,7 +79,7 @@ class NumpyLibrary:
         """Return the bytes of the matrix."""
         return 8 * parameters["n"] * (parameters["n"] + 1)
 
-    def _multiply(self, call: Call, options: Options, watch: Watch) -> Outcome:
+    def _multiply(self, call: Call, options: Options, watch: JobWatch) -> Outcome:
         a, b, c = (_operand(call.operands.get(name)) for name in ("a", "b", "c"))
         wanted = call.parameters
         a, b = (x.T if wanted[trans] else x for x, trans in ((a, "trans_a"), (b, "trans_b")))
@@ -105,7 +105,7 @@ class NumpyLibrary:
         return Outcome(report, _draw)
 
     def _step(
-        self, step: int, watch: Watch, began: float, slower: int = 1, *, several: bool = False
+        self, step: int, watch: JobWatch, began: float, slower: int = 1, *, several: bool = False
     ) -> None:
         for _ in _wait(slower * float(os.environ.get(DELAY, "0"))):
             if watch.cancel.is_set():

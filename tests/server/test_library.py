@@ -12,7 +12,7 @@ import pytest
 from hdgemm.errors import CancelledRunError
 from hdgemm.options import Options
 from hdgemm.profiling.results import Profile
-from hdgemm.server.backend import Call, Watch
+from hdgemm.server.backend import Call, JobWatch
 from hdgemm.server.hdgemm_backend import HdgemmLibrary
 from tests.server.harness import LIMIT, Live, finished, newest_runner, submit, wait_until
 
@@ -157,7 +157,7 @@ def test_a_profile_tells_its_progress_and_can_be_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[Mapping[str, Any]] = []
-    watch = Watch(seen.append, threading.Event())
+    watch = JobWatch(seen.append, threading.Event())
 
     def profile(*, device: str, progress: Callable[[float, str], None], **_: object) -> Profile:
         progress(0.5, "ladder")

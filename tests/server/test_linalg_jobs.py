@@ -12,7 +12,7 @@ from hdgemm import linalg
 from hdgemm.client import Client
 from hdgemm.options import Options
 from hdgemm.routines.registry import commands
-from hdgemm.server.backend import Call, Problem, Source, Watch
+from hdgemm.server.backend import Call, JobWatch, Problem, Source
 from hdgemm.server.hdgemm_backend import HdgemmLibrary
 from hdgemm.server.plans import plan_problem
 from hdgemm.server.runner import describe
@@ -115,7 +115,7 @@ def computed(folder: Path, routine: str, *operands: str, **parameters: Any) -> A
         out=folder / f"{routine}.npy", parameters=parameters,
     )  # fmt: skip
     seen: list[Any] = []
-    watch = Watch(seen.append, threading.Event())
+    watch = JobWatch(seen.append, threading.Event())
     outcome = HdgemmLibrary().run(call, Options(host_memory="30MB", devices="host"), watch)
     assert outcome.report["stages"]["mult1"]["operations"] > 0
     return np.load(call.out)

@@ -95,7 +95,7 @@ class SlabDevices:
 
 
 def squares_bytes(kind: Kind, dtype: np.dtype[Any], block: int) -> int:
-    """Return the bytes of staging for what a device needs beside two blocks, see `Method`."""
+    """Return the bytes of staging for what a device needs beside two blocks (`Factorisation`)."""
     return 0 if kind in ("lu", "cholesky") else 4 * block**2 * dtype.itemsize
 
 

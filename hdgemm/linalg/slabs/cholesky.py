@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.slabs.chunk import Chunk
     from hdgemm.linalg.slabs.pipeline import SlabPipeline
     from hdgemm.linalg.slabs.resident import ResidentBlock
-    from hdgemm.linalg.slabs.slab import Block
+    from hdgemm.linalg.slabs.slab import FactoredColumns
 
 #: Columns that LAPACK factors at once; wider trapezoids are halved.
 _LEAF: Final = 128
@@ -30,7 +30,7 @@ class TrapezoidElimination:
     def __init__(self, pipeline: SlabPipeline) -> None:
         self._recorder = pipeline.recorder
 
-    def update(self, chunk: Chunk, block: Block, number: int) -> None:
+    def update(self, chunk: Chunk, block: FactoredColumns, number: int) -> None:
         """Subtract the product of earlier columns with their rows at the chunk's diagonal."""
         top = chunk.place.first - chunk.place.top
         place = chunk.slab.number, number
@@ -43,7 +43,7 @@ class TrapezoidElimination:
         for column in range(chunk.place.width):
             chunk.array[: top + column, column] = 0
 
-    def squares(self, _block: Block) -> tuple[()]:
+    def squares(self, _block: FactoredColumns) -> tuple[()]:
         """Devices need nothing beside a block."""
         return ()
 

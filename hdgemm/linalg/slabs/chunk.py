@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hdgemm.fortran import gemm
 from hdgemm.linalg.planning.slab import Columns
-from hdgemm.linalg.slabs.slab import Block, operations_on
+from hdgemm.linalg.slabs.slab import FactoredColumns, operations_on
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -40,25 +40,25 @@ class Chunk:
         self.slab.tasks.append((self.place, future))
         return future
 
-    def block(self, top: int) -> Block:
+    def block(self, top: int) -> FactoredColumns:
         """Return these columns from row `top` on, as they update the chunks right of them."""
         place = self.place._replace(top=top)
-        return Block(self.slab.number, place, self.array[top - self.place.top :])
+        return FactoredColumns(self.slab.number, place, self.array[top - self.place.top :])
 
 
-class Method(Protocol):
+class Factorisation(Protocol):
     """How one factorisation computes; the calls run in threads of the team.
 
     On devices `factor` and the other calls run in the thread that asks for slabs.
     """
 
-    def update(self, chunk: Chunk, block: Block, number: int) -> None:
+    def update(self, chunk: Chunk, block: FactoredColumns, number: int) -> None:
         """Update a chunk by earlier columns: the `number`-th block, or (0) its slab's own."""
 
     def factor(self, chunk: Chunk) -> None:
         """Factor a chunk that all earlier columns have updated."""
 
-    def squares(self, block: Block) -> Sequence[NDArray[Any]]:
+    def squares(self, block: FactoredColumns) -> Sequence[NDArray[Any]]:
         """Return what a device needs beside a block: () or, for reflectors, two squares.
 
         They are the top of V^T with its unit diagonal, and T as an update multiplies by it.

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from hdgemm.linalg.planning.slab import SlabPlan
-    from hdgemm.linalg.slabs.chunk import Method
+    from hdgemm.linalg.slabs.chunk import Factorisation
     from hdgemm.linalg.slabs.core_team import CoreTeam
     from hdgemm.linalg.slabs.pipeline import SlabPipeline
     from hdgemm.linalg.slabs.resident import ResidentBlock, ResidentColumns
-    from hdgemm.linalg.slabs.slab import Block, Slab
+    from hdgemm.linalg.slabs.slab import FactoredColumns, Slab
 
     _Span = tuple[int, int]
 
@@ -41,7 +41,7 @@ _WIDEST: Final = 512
 _PER_CORE: Final = 2
 
 
-def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> list[Chunk]:
+def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Factorisation) -> list[Chunk]:
     """Queue the updates and the factorisation of a slab; return its chunks, none on devices."""
     plan = pipeline.plan
     if plan.devices:
@@ -59,14 +59,16 @@ def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> list[Chunk
     return chunks
 
 
-def _queue_panels(pipeline: SlabPipeline, chunks: list[Chunk], panels: int, method: Method) -> None:
+def _queue_panels(
+    pipeline: SlabPipeline, chunks: list[Chunk], panels: int, method: Factorisation
+) -> None:
     """Queue the factorisation of the first chunks, and the updates of the chunks right of each.
 
     The next panel is updated and factored first (lookahead); then the others are updated, so that
     all chunks advance together and few tasks are left for the end.
     """
     cholesky = pipeline.plan.kind == "cholesky"
-    ahead: tuple[Block, Future[None]] | None = None
+    ahead: tuple[FactoredColumns, Future[None]] | None = None
 
     def update(chunk: Chunk) -> None:
         if ahead is not None:
@@ -93,7 +95,7 @@ def _joined(team: CoreTeam, slab: Slab, chunks: list[Chunk]) -> list[Chunk]:
     return [Chunk(team, slab, group[0].place.first, group[-1].place.last) for group in groups]
 
 
-def _run_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> None:
+def _run_slab(pipeline: SlabPipeline, slab: Slab, method: Factorisation) -> None:
     """Update and factor a slab that devices hold; each strip of it comes back once."""
     plan, place, resident = pipeline.plan, slab.place, pipeline.resident
     slab.wait_loaded()
@@ -122,7 +124,7 @@ def _run_slab(pipeline: SlabPipeline, slab: Slab, method: Method) -> None:
 
 
 def _sent(
-    resident: Sequence[ResidentColumns], method: Method, block: Block, number: int
+    resident: Sequence[ResidentColumns], method: Factorisation, block: FactoredColumns, number: int
 ) -> list[ResidentBlock]:
     """Upload a block to all devices."""
     squares = method.squares(block)
@@ -130,7 +132,10 @@ def _sent(
 
 
 def _update(
-    resident: Sequence[ResidentColumns], sent: list[ResidentBlock], method: Method, cols: Columns
+    resident: Sequence[ResidentColumns],
+    sent: list[ResidentBlock],
+    method: Factorisation,
+    cols: Columns,
 ) -> None:
     for columns, block in zip(resident, sent, strict=True):
         columns.update(method.update_resident, block, cols.first, cols.last)

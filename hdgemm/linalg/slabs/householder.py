@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.slabs.chunk import Chunk
     from hdgemm.linalg.slabs.pipeline import SlabPipeline
     from hdgemm.linalg.slabs.resident import ResidentBlock
-    from hdgemm.linalg.slabs.slab import Block
+    from hdgemm.linalg.slabs.slab import FactoredColumns
     from hdgemm.matrices.stored import StoredMatrix
 
 
@@ -89,7 +89,7 @@ class _Elimination:
     pipeline: SlabPipeline
     trans: str
 
-    def update(self, chunk: Chunk, block: Block, number: int) -> None:
+    def update(self, chunk: Chunk, block: FactoredColumns, number: int) -> None:
         """Overwrite a chunk C by Q·C or Q^H·C, by the reflectors V of a block of columns.
 
         The upper triangle of V is not read.
@@ -111,7 +111,7 @@ class _Elimination:
             trmm(v[:width], product, unit=True)
             c[:width] -= product
 
-    def squares(self, block: Block) -> tuple[NDArray[Any], NDArray[Any]]:
+    def squares(self, block: FactoredColumns) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the top of V^T, with its unit diagonal and zeros below it, and op(T)^T."""
         width, t = block.place.width, self.reflectors.t(block.place)
         head = np.triu(block.array[:width].T, 1)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.slabs.pipeline import SlabPipeline
     from hdgemm.linalg.slabs.resident import ResidentBlock
-    from hdgemm.linalg.slabs.slab import Block, Slab
+    from hdgemm.linalg.slabs.slab import FactoredColumns, Slab
 
 #: Overwrites a column-major panel by its factors; returns interchanges and the first zero pivot.
 Elimination: TypeAlias = "Callable[[NDArray[Any]], tuple[NDArray[np.int64], int]]"
@@ -69,7 +69,7 @@ class _ByColumns:
         for chunk in own[:-1]:
             chunk.then(partial(self._interchange_left, chunk, last), *updated)
 
-    def update(self, chunk: Chunk, block: Block, number: int) -> None:
+    def update(self, chunk: Chunk, block: FactoredColumns, number: int) -> None:
         """Interchange rows of a chunk, compute the rows of U beside a block of L, and subtract
         their product below.
         """
@@ -86,7 +86,7 @@ class _ByColumns:
             trsm(block.array[:width], rows, unit=True)
         add_product(recorder, place, -1.0, block.array[width:], rows, array[last:])
 
-    def _interchanged(self, block: Block, number: int) -> tuple[int, int]:
+    def _interchanged(self, block: FactoredColumns, number: int) -> tuple[int, int]:
         """Return the pivots to apply before a block: its slab's before the first block.
 
         Rows of a stored slab are in the order in which the whole slab was factored. A block of the
@@ -95,7 +95,7 @@ class _ByColumns:
         first, last, _ = self._slabs[block.slab] if number else block.place
         return first, last if first == block.place.first else first
 
-    def squares(self, _block: Block) -> tuple[()]:
+    def squares(self, _block: FactoredColumns) -> tuple[()]:
         """Devices need nothing beside a block."""
         return ()
 

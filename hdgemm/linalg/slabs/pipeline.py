@@ -18,7 +18,7 @@ from hdgemm.linalg.slabs.buffers import SlabBuffers
 from hdgemm.linalg.slabs.copies import SlabCopies
 from hdgemm.linalg.slabs.core_team import CoreTeam
 from hdgemm.linalg.slabs.resident import resident_columns
-from hdgemm.linalg.slabs.slab import Block, Slab, operations_on, wait_for
+from hdgemm.linalg.slabs.slab import FactoredColumns, Slab, operations_on, wait_for
 from hdgemm.matrices.read_ahead import STREAM_BUFFERS
 
 if TYPE_CHECKING:
@@ -221,9 +221,9 @@ class SlabPipeline:
         partly = f", {axis} {last}:{torn} perhaps in part" if torn > last else ""
         return f"{axis} 0:{last} of {name} are overwritten{partly}, the others are as they were"
 
-    def earlier(self, slab: Slab) -> Iterator[Block]:
+    def earlier(self, slab: Slab) -> Iterator[FactoredColumns]:
         """Yield the stored columns left of a slab, from left to right; each until the next one."""
-        reads: deque[Future[Block]] = deque()
+        reads: deque[Future[FactoredColumns]] = deque()
         for number, (earlier, place) in enumerate(self.plan.blocks(slab.number), 1):
             if len(reads) == STREAM_BUFFERS:
                 yield reads.popleft().result()
@@ -231,7 +231,7 @@ class SlabPipeline:
             self._blocks += 1
             read = place._replace(top=self.plan.read_top(place.top))
             array = self._buffers.block(buffer, self._stream, read)
-            block = Block(earlier, place, array[place.top - read.top :])
+            block = FactoredColumns(earlier, place, array[place.top - read.top :])
             stores = operations_on(place, self._stores.get(earlier, []))
             after = [*self._block_tasks[buffer], *stores]
             self._block_tasks[buffer] = block.tasks
@@ -271,10 +271,10 @@ class SlabPipeline:
     def _read_block(
         self,
         step: tuple[int, int],
-        block: Block,
+        block: FactoredColumns,
         array: NDArray[Any],
         after: Iterable[Future[None]],
-    ) -> Block:
+    ) -> FactoredColumns:
         """Read a block when it is stored, and the block that its buffer held has been used."""
         wait_for(after)
         first, last, _ = block.place

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
     from hdgemm.call.recorder import Recorder
     from hdgemm.linalg.planning.slab import SlabPlan
-    from hdgemm.linalg.slabs.slab import Block as FactoredColumns
-    from hdgemm.linalg.slabs.slab import Slab
+    from hdgemm.linalg.slabs.slab import FactoredColumns, Slab
     from hdgemm.pipeline.devices.interchanges import Moves
     from hdgemm.pipeline.devices.protocol import Completion, NativeDevice, Triangle
     from hdgemm.pipeline.plan import Stage
@@ -125,7 +124,7 @@ class ResidentColumns:
     ) -> ResidentBlock:
         """Upload a block of earlier columns, or a panel of the slab: `number` 0.
 
-        The first of the `squares` takes the place of the top of its array; see `Method`.
+        The first of the `squares` takes the place of the top of its array; see `Factorisation`.
         """
         while len(self._steps) > 1:
             self._retire()

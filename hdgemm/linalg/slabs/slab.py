@@ -80,7 +80,7 @@ class Slab:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class FactoredColumns:
     """Earlier columns in memory, a part of slab `slab`; `array` has the rows from ``place.top`` on.
 
     Its memory is used again when its `tasks` are done.

@@ -140,7 +140,7 @@ class RightHandSides(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class SolvedColumns:
     """X for the columns of B: described, then solved for by groups of columns and stored.
 
     Parameters
@@ -164,7 +164,7 @@ class Solution:
     @classmethod
     def of(
         cls, rhs: RightHandSides, out: Any, run: OpenRun, command: Command, *, check_finite: bool
-    ) -> Solution:
+    ) -> SolvedColumns:
         """Describe X; `out` as in `solve_triangular`, `command` the durable run that stores it."""
         output = Output.of(
             rhs.place(out),
@@ -240,7 +240,7 @@ def prepare_solution(
 ) -> Iterator[PreparedMatrix[Any]]:
     """Yield the solution with triangles that are stored already, planned."""
     with rhs.matrix, open_run(call) as run:
-        solution = Solution.of(rhs, out, run, command, check_finite=check_finite)
+        solution = SolvedColumns.of(rhs, out, run, command, check_finite=check_finite)
         plan = solution.plan(solver)
         compute = partial(solution.solve, solver, plan, run.watch)
         yield PreparedMatrix(plan, partial(solution.run, compute, plan), solution.output.matrix)

@@ -20,7 +20,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.planning.factors import FactorsOfSolve
 from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.linalg.planning.solve import SINGLE, STEPS
-from hdgemm.linalg.solving.columns import Solution, check_apart
+from hdgemm.linalg.solving.columns import SolvedColumns, check_apart
 from hdgemm.linalg.solving.factors import prepare_cholesky_factor, prepare_lu_factors
 from hdgemm.linalg.solving.refinement import NotConvergedError, Refinement
 from hdgemm.linalg.storage import takes_result
@@ -180,7 +180,7 @@ def prepare_system(
     """
     with open_run(call) as run, ExitStack() as stack:
         rhs = system.rhs
-        solution = Solution.of(rhs, out, run, command, check_finite=system.check_finite)
+        solution = SolvedColumns.of(rhs, out, run, command, check_finite=system.check_finite)
         in_double = solution.output.work_file(f".{name}.npy")
         # An earlier run may have found that A must be factored in double precision.
         refines = refines and (call.restart or in_double is None or not in_double.path.exists())
@@ -296,7 +296,7 @@ class _FactoredSolve:
     """
 
     system: System
-    solution: Solution
+    solution: SolvedColumns
     factors: PreparedFactors[Factors]
     refinement: _Refined | None
     plan: SolvePlan
