@@ -1,6 +1,9 @@
 """Hostile JSON bodies of 1 kB to 1 MB: each is refused, and the server answers meanwhile.
 
-python -m bench.campaigns.hostile_json [--sizes 1000 16000 1000000] [--limit 5]
+Then many at once, of the largest size that is parsed, and of 1 kB, which shows what so many
+connections cost by themselves.
+
+python -m bench.campaigns.hostile_json [--sizes 1000 16000 1000000] [--limit 5] [--together 60]
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -19,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Self
 import httpx
 
 from bench.campaigns.tally import Tally, add_save
-from tests.server.harness import live, make_settings
+from tests.server.harness import UNPOOLED, live, make_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -145,11 +149,28 @@ def send(http: httpx.Client, path: str, body: str) -> tuple[str, float]:
     return told, time.perf_counter() - began
 
 
+def send_together(url: str, count: int, size: int, tally: Tally) -> float:
+    """Send bodies of each shape at once; return the seconds of the slowest /healthz meanwhile."""
+    with (
+        httpx.Client(base_url=url, timeout=_TIMEOUT, limits=UNPOOLED) as http,
+        ThreadPoolExecutor(count) as pool,
+        Healthz(url) as health,
+    ):
+        for shape, make in SHAPES.items():
+            body = make(size - 100)
+            for told, _ in pool.map(lambda _: send(http, _GEMM, body), range(count)):  # noqa: B023
+                tally.counts[told] += 1
+                tally.check(told in {"400", "413", "422"}, f"{shape}, {count} at once: {told}")
+    tally.check(not health.failed, f"/healthz: {health.failed[:3]}")
+    return health.slowest
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Send every shape in every size to every path, beside requests for /healthz."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=_SIZES)
     parser.add_argument("--limit", type=float, default=5.0, help="seconds that are too slow")
+    parser.add_argument("--together", type=int, default=60, help="bodies that come at once")
     add_save(parser)
     asked = parser.parse_args(arguments)
     tally, slowest = Tally(), dict.fromkeys(SHAPES, 0.0)
@@ -168,9 +189,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     good = told in {"400", "413", "422"} and seconds < asked.limit
                     what = f"{shape}, {len(body)} bytes to {path}: {told}"
                     tally.check(good, f"{what} after {seconds:.1f} s")
+        largest = server.settings.max_json_bytes
+        together = {
+            f"slowest_healthz_ms_beside_{asked.together}_of_{size}_bytes": round(
+                1e3 * send_together(server.url, asked.together, size, tally), 1
+            )
+            for size in (1000, largest)
+        }
     tally.counts["healthz"] = health.asked
     tally.check(not health.failed, f"/healthz: {health.failed[:3]}")
     tally.check(health.slowest < asked.limit, f"/healthz took {health.slowest:.1f} s")
+    tally.figures |= together
     tally.figures |= {
         "slowest_ms": round(1e3 * max(slowest.values()), 1),
         "slowest_healthz_ms": round(1e3 * health.slowest, 1),

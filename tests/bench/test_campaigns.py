@@ -95,7 +95,7 @@ def test_hostile_bodies(capfd):
     pytest.importorskip("fastapi")
     from bench.campaigns import hostile_json
 
-    assert hostile_json.main(["--sizes", "1000", "16000", "--limit", "200"]) == 0
+    assert hostile_json.main(["--sizes", "1000", "--limit", "200", "--together", "3"]) == 0
     assert counts_of(capfd)["422"] > 0
 
 

@@ -299,7 +299,7 @@ def test_unknown_paths_methods_and_types_answer_with_problems(
     problem(client.post(at, content=text, headers={"Content-Type": "text/plain"}), 422)
     zipped = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
     problem(client.post(at, content=b"\x1f\x8b" + b"\x00" * 100, headers=zipped), 415)
-    problem(client.post(at, content=b" " * ((1 << 20) + 1)), 413)
+    problem(client.post(at, content=b" " * ((128 << 10) + 1)), 413)
 
 
 def test_health_and_figures(client: InProcess, root: Path) -> None:
