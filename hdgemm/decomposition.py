@@ -4,48 +4,150 @@ from __future__ import annotations
 
 import inspect
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from hdgemm.call.input_checks import input_unchanged, reads_unchanged
-from hdgemm.call.keywords import Call, ReportKeywords
+from hdgemm.call.input_checks import input_unchanged
+from hdgemm.call.keywords import Call, ReportKeywords, public_call
 from hdgemm.call.operands import open_matrix
 from hdgemm.call.plans import facts_of
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
-from hdgemm.linalg.krylov import centred_components
-from hdgemm.linalg.planning.dense import plan_dense
-from hdgemm.linalg.planning.rows import rows_for, triangle_work
+from hdgemm.linalg.components import Request, deviations, prepare, prepare_fit
+from hdgemm.linalg.planning.rows import rows_for
 from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import StoredProduct, product_work
-from hdgemm.linalg.rows.source import TallRows, estimated_mean
-from hdgemm.linalg.rows.triangle_svd import TriangleSvd
-from hdgemm.linalg.rows.tsqr import Triangle
+from hdgemm.linalg.rows.source import TallRows
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from typing import Unpack
 
     from numpy.typing import NDArray
 
-    from hdgemm.call.run import OpenRun
-    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.call.plans import LinearPlan
+    from hdgemm.call.prepared import Prepared
+    from hdgemm.linalg.components import Components
     from hdgemm.options import Options
 
-_SOLVERS: Final = ("auto", "full", "krylov")
-#: Columns from which ``"auto"`` prefers several passes to a triangle of all columns.
-_MANY: Final = 5000
+
+@dataclass(frozen=True, slots=True)
+class PrincipalComponents:
+    """Scores and components of m samples of n features.
+
+    Attributes
+    ----------
+    scores
+        m×k: the centred samples in the directions of the components.
+    components
+        k×n, orthonormal rows, by decreasing variance; the largest element of each is positive.
+    mean
+        Of each feature.
+    scale
+        Standard deviation of each feature, by which it was divided; None without `standardize`.
+    explained_variance, explained_variance_ratio, singular_values
+        Of each component.
+    noise_variance
+        Mean variance of the components that are left out.
+    """
+
+    scores: Any
+    components: Any
+    mean: Any
+    scale: NDArray[Any] | None
+    explained_variance: NDArray[Any]
+    explained_variance_ratio: NDArray[Any]
+    singular_values: NDArray[Any]
+    noise_variance: float
 
 
-class _Centred(NamedTuple):
-    """The centred matrix: its mean, all or the leading singular values, V^H, and ||A||²."""
+@public_call(ReportKeywords)
+def pca(
+    x: Any,
+    k: int = 6,
+    *,
+    whiten: bool = False,
+    standardize: bool = False,
+    svd_solver: str = "auto",
+    tol: float = 0.0,
+    seed: int = 0,
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
+) -> PrincipalComponents:
+    """Return the k leading principal components of m samples of n features, and their scores.
 
-    mean: NDArray[Any]
-    s: NDArray[Any]
-    vh: NDArray[Any]
-    total: float
+    The components are those of `PCA`; a last pass over the samples forms the scores.
+
+    Parameters
+    ----------
+    x
+        m×n, as in `hdgemm.matmul`: an array, a stored matrix or a view, or the location of a file.
+    k
+        How many, from 1 to min(m, n).
+    whiten
+        Divide each score by the standard deviation of its component.
+    standardize
+        Divide each feature by its standard deviation (components of the correlation matrix); a
+        constant feature is only centred. No copy of X is written.
+    svd_solver, tol
+        See `PCA`.
+    seed
+        Of ``"krylov"``.
+    out
+        A tuple (scores, components, mean). Each is an array, a stored matrix or view, or the
+        location of a file, which appears when it is complete; None for a new array.
+    **keywords
+        Keywords of every call, from `options` to `report`.
+
+    Returns
+    -------
+    PrincipalComponents
+        Scores, components, mean, and the variances that the components explain.
+
+    Raises
+    ------
+    InputError
+        When X is not finite or not real, has fewer than two rows, or as many components cannot be
+        found.
+    DoesNotFitError
+        When the triangle or the basis does not fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    See Also
+    --------
+    PCA : The same, with scikit-learn's methods.
+    hdgemm.linalg.svds : Leading singular values without centring.
+
+    Examples
+    --------
+    >>> found = hdgemm.decomposition.pca("samples.npy", 10, out=("scores.npy", None, None))
+    """
+    with prepare(
+        x,
+        out,
+        Call.of(**keywords),
+        k=k,
+        whiten=whiten,
+        standardize=standardize,
+        svd_solver=svd_solver,
+        tol=tol,
+        seed=seed,
+    ) as prepared:
+        scores, components, mean, found = prepared.run()
+    return PrincipalComponents(
+        scores=scores,
+        components=components,
+        mean=mean,
+        scale=found.scale,
+        explained_variance=found.explained_variance,
+        explained_variance_ratio=found.explained_variance_ratio,
+        singular_values=found.singular_values,
+        noise_variance=found.noise_variance,
+    )
 
 
 class PCA:
@@ -63,6 +165,9 @@ class PCA:
         the variance, with ``"full"``.
     whiten
         `transform` divides each component by its standard deviation.
+    standardize
+        Divide each feature by its standard deviation, too (components of the correlation matrix); a
+        constant feature is only centred.
     svd_solver
         ``"full"``, whose triangle of n + 1 columns must fit the memory for each core;
         ``"krylov"``; ``"auto"`` takes ``"krylov"`` for more than 5000 features and at most a tenth
@@ -81,6 +186,8 @@ class PCA:
     explained_variance_, explained_variance_ratio_, singular_values_ : arrays
         Of each component.
     mean_ : array of n numbers
+    scale_ : array of n numbers
+        Standard deviation of each feature, by which it was divided; None without `standardize`.
     noise_variance_ : float
         Mean variance of the components that are left out.
     n_components_, n_features_in_, n_samples_ : int
@@ -100,6 +207,7 @@ class PCA:
     explained_variance_ratio_: NDArray[Any]
     singular_values_: NDArray[Any]
     mean_: NDArray[Any]
+    scale_: NDArray[Any] | None
     noise_variance_: float
     n_components_: int
     n_features_in_: int
@@ -110,6 +218,7 @@ class PCA:
         n_components: float | None = None,
         *,
         whiten: bool = False,
+        standardize: bool = False,
         svd_solver: str = "auto",
         tol: float = 0.0,
         random_state: int | None = None,
@@ -117,6 +226,7 @@ class PCA:
     ) -> None:
         self.n_components = n_components
         self.whiten = whiten
+        self.standardize = standardize
         self.svd_solver = svd_solver
         self.tol = tol
         self.random_state = random_state
@@ -157,13 +267,9 @@ class PCA:
         DoesNotFitError
             When the triangle or the basis does not fit the memory: `missing` in bytes.
         """
-        call = self._call(keywords)
-        with open_matrix(X) as source, open_run(call) as run:
-            self._check(source)
-            m, n = source.shape
-            find = self._krylov if self._chooses_krylov(n) else self._full
-            found = find(source, run)
-            self._keep(found, m, n)
+        with self._prepared(X, keywords) as prepared:
+            facts = prepared.plan.summary()
+            self._keep(prepared.run(), facts["m"], facts["n"])
         return self
 
     def fit_transform(
@@ -180,6 +286,8 @@ class PCA:
     def transform(self, X: Any, *, out: Any = None, **keywords: Unpack[ReportKeywords]) -> Any:  # noqa: N803 - scikit-learn's
         """Return the scores ``(X - mean_)·components_^T`` (m×k), in one pass.
 
+        With `standardize`, centred features are divided by their standard deviations.
+
         Parameters
         ----------
         X
@@ -191,7 +299,7 @@ class PCA:
         """
         self._check_fitted()
         w = self.components_.T / self._deviations()
-        return self._product(X, w, self.mean_, out, keywords, "transform")
+        return self._product(X, w, (self.mean_, self.scale_), out, keywords, "transform")
 
     def inverse_transform(
         self,
@@ -200,92 +308,39 @@ class PCA:
         out: Any = None,
         **keywords: Unpack[ReportKeywords],
     ) -> Any:
-        """Return samples (m×n) from their scores X (m×k): ``X·components_ + mean_``."""
+        """Return samples (m×n) from their scores X (m×k): ``X·components_ + mean_``.
+
+        With `standardize`, features are multiplied by their standard deviations.
+        """
         self._check_fitted()
         rows = self.components_ * self._deviations()[:, np.newaxis]
+        if self.scale_ is not None:
+            rows *= self.scale_
         w = np.vstack([self.mean_, rows])
         return self._product(X, w, None, out, keywords, "inverse_transform")
 
     def _call(self, keywords: Any) -> Call:
         return Call.of(**({"options": self.options} | keywords))
 
-    def _check(self, source: StoredMatrix) -> None:
-        m, n = source.shape
-        if source.dtype.kind != "f":
-            raise InputError(f"PCA takes real samples, X is {source.dtype}")
-        if m < 2 or not n:
-            raise InputError(f"X is {m}×{n}: PCA needs two samples and a feature at least")
-        if self.svd_solver not in _SOLVERS:
-            raise InputError(f"svd_solver must be one of {_SOLVERS}, got {self.svd_solver!r}")
-        k: Any = self.n_components
-        if k is None:
-            return
-        if isinstance(k, bool) or not isinstance(k, int | float | np.number):
-            raise InputError(f"n_components must be a number or None, got {k!r}")
-        if not (0 < k < 1 or (k == int(k) and 1 <= k <= min(m, n))):
-            raise InputError(
-                f"n_components must be between 0 and 1, or from 1 to min(m, n) = {min(m, n)}, "
-                f"got {k!r}"
-            )
+    def plan(self, X: Any, **keywords: Unpack[ReportKeywords]) -> LinearPlan:  # noqa: N803
+        """Return the plan that `fit` would execute: passes, bytes, memory, expected seconds."""
+        with self._prepared(X, keywords) as prepared:
+            return prepared.plan
 
-    def _chooses_krylov(self, n: int) -> bool:
-        k = self.n_components
-        given = k is not None and k >= 1
-        if self.svd_solver == "krylov" and not given:
-            raise InputError("svd_solver='krylov' needs n_components, a number of components")
-        if self.svd_solver != "auto":
-            return self.svd_solver == "krylov"
-        return given and n > _MANY and 10 * (k or 0) <= n
-
-    def _full(self, source: StoredMatrix, run: OpenRun) -> _Centred:
-        """Return mean and all singular values from the triangle of [1 | X - shift]."""
-        dtype = source.dtype.newbyteorder("=")
-        shift = estimated_mean(source, dtype)
-        rows = TallRows(source, dtype, ones=True, shift=shift)
-        reading = rows_for(rows.shape, [triangle_work(rows.shape)], folder_of(source), run)
-        dense = plan_dense("SVD of R", rows.shape.n, dtype, run, vectors=True)
-        passes = Passes(run.watch, reading.flops + dense.flops)
-        triangle = Triangle.zeros(rows.shape.n, 0, dtype)
-        with reads_unchanged(source):
-            passes.reduce(rows, [triangle], reading)
-        mean = shift + triangle.r[0, 1:] / triangle.r[0, 0]
-        found = passes.dense(dense, lambda: TriangleSvd.of(np.asfortranarray(triangle.r[1:, 1:])))
-        passes.finish(facts_of("pca", source.shape, dtype.name, run.options))
-        least = min(source.shape)
-        s = found.s[:least]
-        return _Centred(mean, s, found.vh[:least], float(np.sum(s.astype(float) ** 2)))
-
-    def _krylov(self, source: StoredMatrix, run: OpenRun) -> _Centred:
-        """Return mean and leading singular values by block Krylov."""
-        return _Centred(
-            *centred_components(
-                source, run, int(self.n_components or 1), self.tol, self.random_state or 0
-            )
+    def _prepared(self, x: Any, keywords: Any) -> AbstractContextManager[Prepared[Components]]:
+        request = Request(
+            self.n_components, self.svd_solver, self.tol, self.random_state or 0, self.standardize
         )
+        return prepare_fit(x, self._call(keywords), request)
 
-    def _keep(self, found: _Centred, m: int, n: int) -> None:
+    def _keep(self, found: Components, m: int, n: int) -> None:
         """Set the attributes."""
-        variances = found.s.astype(float) ** 2 / (m - 1)
-        total, least = found.total / (m - 1), min(m, n)
-        ratios = variances / total if total else np.zeros(len(variances))
-        k = self._count(ratios, least)
-        rest = max(0.0, total - float(variances[:k].sum()))
-        dtype = found.s.dtype
-        self.n_samples_, self.n_features_in_, self.n_components_ = m, n, k
-        self.mean_ = found.mean.astype(dtype)
-        self.components_ = _with_signs(found.vh[:k])
-        self.singular_values_ = found.s[:k].copy()
-        self.explained_variance_ = variances[:k].astype(dtype)
-        self.explained_variance_ratio_ = ratios[:k].astype(dtype)
-        self.noise_variance_ = rest / (least - k) if k < least else 0.0
-
-    def _count(self, ratios: NDArray[Any], least: int) -> int:
-        k = self.n_components
-        if k is None:
-            return least
-        if k >= 1:
-            return int(k)
-        return min(least, int(np.searchsorted(np.cumsum(ratios), k, side="right")) + 1)
+        self.n_samples_, self.n_features_in_, self.n_components_ = m, n, len(found.components)
+        self.mean_, self.scale_, self.components_ = found.mean, found.scale, found.components
+        self.singular_values_ = found.singular_values
+        self.explained_variance_ = found.explained_variance
+        self.explained_variance_ratio_ = found.explained_variance_ratio
+        self.noise_variance_ = found.noise_variance
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "components_"):
@@ -295,23 +350,22 @@ class PCA:
         """Return what whitening divides scores by; ones without it."""
         if not self.whiten:
             return np.ones_like(self.explained_variance_)
-        deviations = np.sqrt(self.explained_variance_)
-        least: NDArray[Any] = np.maximum(deviations, np.finfo(deviations.dtype).eps)
-        return least
+        return deviations(self.explained_variance_)
 
     def _product(
         self,
         x: Any,
         w: NDArray[Any],
-        shift: NDArray[Any] | None,
+        change: tuple[NDArray[Any], NDArray[Any] | None] | None,
         out: Any,
         keywords: Any,
         kind: str,
     ) -> Any:
-        """Return ``(X - shift)·W``, or [1 | X]·W without a shift, in one pass."""
+        """Return ``((X - shift) / scale)·W``, or [1 | X]·W without this change, in one pass."""
+        shift, scale = change or (None, None)
         with open_matrix(x) as source, open_run(self._call(keywords)) as run:
             dtype = np.result_type(source.dtype, w.dtype)
-            rows = TallRows(source, dtype, ones=shift is None, shift=shift)
+            rows = TallRows(source, dtype, ones=shift is None, shift=shift, scale=scale)
             if rows.shape.n != len(w):
                 have, want = source.shape[1], len(w) - (shift is None)
                 raise InputError(f"X has {have} columns, this PCA takes {want} for {kind}")
@@ -326,12 +380,3 @@ class PCA:
                 passes.reduce(replace(rows, dtype=np.dtype(dtype)), [product], plan)
                 passes.finish(facts_of(kind, source.shape, dtype.name, run.options))
             return result.value(target)
-
-
-def _with_signs(vh: NDArray[Any]) -> NDArray[Any]:
-    """Return components whose largest element is positive, as scikit-learn's."""
-    largest = np.argmax(np.abs(vh), axis=1)
-    signs = np.sign(vh[np.arange(len(vh)), largest])
-    signs[signs == 0] = 1
-    components: NDArray[Any] = vh * signs[:, np.newaxis]
-    return components

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hdgemm
-from hdgemm.decomposition import PCA
+from hdgemm.decomposition import PCA, pca
 from hdgemm.errors import DoesNotFitError, InputError
 
 
@@ -155,3 +155,34 @@ def test_a_triangle_that_does_not_fit_is_refused(tmp_path):
     with pytest.raises(DoesNotFitError) as caught:
         PCA(svd_solver="full", options=hdgemm.Options(host_memory="20MB")).fit(tmp_path / "X.npy")
     assert caught.value.missing > 0
+
+
+@pytest.mark.parametrize("solver", ["full", "krylov"])
+@pytest.mark.parametrize("standardize", [False, True])
+def test_scores_components_and_mean_in_one_call(tmp_path, solver, standardize):
+    x = samples(300, 12, mean=5.0) * np.arange(1, 13)
+    x[:, 7] = 4.0  # a constant feature is only centred
+    np.save(tmp_path / "X.npy", x)
+    out = tmp_path / "scores.npy", tmp_path / "V.npy", None
+    found = pca(tmp_path / "X.npy", 3, standardize=standardize, svd_solver=solver, out=out)
+    scaled = x - x.mean(axis=0)
+    if standardize:
+        deviations = x.std(axis=0, ddof=1)
+        scaled /= np.where(deviations < 1e-12, 1, deviations)
+    _, s, vh = np.linalg.svd(scaled, full_matrices=False)
+    np.testing.assert_allclose(found.singular_values, s[:3], rtol=1e-10)
+    np.testing.assert_allclose(np.abs(np.sum(np.load(out[1]) * vh[:3], axis=1)), 1, rtol=1e-10)
+    np.testing.assert_allclose(np.load(out[0]), scaled @ found.components.T, atol=1e-9)
+    np.testing.assert_allclose(found.explained_variance_ratio, s[:3] ** 2 / (s**2).sum())
+    again = PCA(3, standardize=standardize, svd_solver=solver)
+    np.testing.assert_allclose(again.fit_transform(x), found.scores, atol=1e-9)
+    everything = PCA(standardize=standardize)
+    np.testing.assert_allclose(everything.inverse_transform(everything.fit_transform(x)), x)
+
+
+def test_a_plan_of_components_is_the_run():
+    x, reports = samples(300, 10), []
+    plan = PCA(3).plan(x)
+    PCA(3).fit(x, report=reports.append)
+    assert plan.planned_bytes == {"load1": reports[0].stages["load1"].nbytes}
+    assert plan.to_dict()["kind"] == "pca"

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from scipy.linalg import LinAlgWarning
 
-from hdgemm.call.input_checks import check_reread, input_unchanged, reads_unchanged
+from hdgemm.call.input_checks import check_reread, input_unchanged
 from hdgemm.call.keywords import Call, ReportKeywords, public_call
 from hdgemm.call.operands import open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
+from hdgemm.linalg.krylov_iteration import CHOICES, KrylovIteration, ValuePlans, largest
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
 from hdgemm.linalg.planning.rows import RowShape, rows_for, triangle_work, vectors_bytes
 from hdgemm.linalg.results import Result, open_results, outputs_of
-from hdgemm.linalg.rows.column_moments import ColumnMoments
-from hdgemm.linalg.rows.krylov import KrylovBasis
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import (
     GatheredProduct,
@@ -31,13 +28,12 @@ from hdgemm.linalg.rows.products import (
     product_work,
 )
 from hdgemm.linalg.rows.source import TallRows, tall_view
-from hdgemm.linalg.rows.sums import Norm
 from hdgemm.linalg.rows.tall_svd import TallSvd
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd, triangle_values
 from hdgemm.linalg.rows.tsqr import ProjectedTriangle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
     from typing import Unpack
 
@@ -45,37 +41,8 @@ if TYPE_CHECKING:
 
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
-    from hdgemm.linalg.planning.krylov import KrylovPlan
     from hdgemm.linalg.planning.rows import RowPlan
-    from hdgemm.linalg.rows.krylov import Choice, RitzPairs
     from hdgemm.matrices.stored import StoredMatrix
-
-
-def _largest(values: NDArray[Any]) -> NDArray[Any]:
-    return np.arange(len(values))[::-1]
-
-
-def _smallest(values: NDArray[Any]) -> NDArray[Any]:
-    return np.arange(len(values))
-
-
-def _largest_magnitude(values: NDArray[Any]) -> NDArray[Any]:
-    return np.argsort(-np.abs(values), kind="stable")
-
-
-def _both_ends(values: NDArray[Any]) -> NDArray[Any]:
-    count = len(values)
-    ends = np.stack([_largest(values), _smallest(values)], axis=1).ravel()
-    return ends[:count]
-
-
-#: Eigenvalues of `eigsh`, by SciPy's names.
-_CHOICES: Final[Mapping[str, Choice]] = {
-    "LM": _largest_magnitude,
-    "LA": _largest,
-    "SA": _smallest,
-    "BE": _both_ends,
-}
 
 
 @public_call(ReportKeywords)
@@ -290,31 +257,16 @@ def prepare_svds(
         application = plan_application(
             extents, order, NormalProduct(sample).work(shape), shape, folder, run
         )
-        final: _ValuePlans | _VectorPlans = (
+        final: ValuePlans | _VectorPlans = (
             _VectorPlans.of(shape, k, large, folder, run)
             if vectors
-            else _ValuePlans.of(shape, k, folder, run)
+            else ValuePlans.of(shape, k, folder, run)
         )
         facts = facts_of("svds", source.shape, dtype.name, run.options)
-        iteration = _Iteration(rows, extents, application, run)
+        iteration = KrylovIteration(rows, extents, application, run)
         plan = JointPlan(facts, (*iteration.parts, *final))
         found = _LeadingTriplets(source, wide, iteration, results, final, facts)
         yield Prepared(plan, found.run)
-
-
-class _ValuePlans(NamedTuple):
-    """Plans of the singular values of A·V: the pass of its TSQR, and the decomposition."""
-
-    reading: RowPlan
-    dense: DensePlan
-
-    @classmethod
-    def of(cls, shape: RowShape, k: int, folder: Path | None, run: OpenRun) -> Self:
-        """Plan them for a V of k columns."""
-        dtype = np.dtype(shape.dtype)
-        work = ProjectedTriangle(np.zeros((0, k), dtype)).work(shape)
-        dense = plan_dense("SVD of R", k, dtype, run, vectors=True)
-        return cls(rows_for(shape, [work], folder, run), dense)
 
 
 class _VectorPlans(NamedTuple):
@@ -341,96 +293,23 @@ class _VectorPlans(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Iteration:
-    """A block Krylov iteration that is planned; `application` is the plan of each pass."""
-
-    rows: TallRows
-    plan: KrylovPlan
-    application: RowPlan
-    how: OpenRun
-
-    @property
-    def parts(self) -> tuple[RowPlan, ...]:
-        """The plan of each pass, as many as are allowed."""
-        return (self.application,) * self.plan.passes
-
-    def run(
-        self,
-        passes: Passes,
-        apply: Callable[[NDArray[Any]], NormalProduct | GatheredProduct],
-        choice: Choice,
-    ) -> tuple[RitzPairs, dict[str, Any]]:
-        """Return the wanted pairs, and facts for the report.
-
-        Parameters
-        ----------
-        apply
-            Returns the reducer that computes the operator times a block.
-        """
-        plan, rows, count = self.plan, self.rows, 0
-        n = rows.a.shape[1]
-        basis = KrylovBasis(n, plan.width, plan.basis, rows.dtype, plan.seed, choice)
-        while count < plan.passes:
-            product = apply(basis.block)
-            passes.reduce(rows, [product], self.application)
-            count += 1
-            rows = replace(rows, check_finite=False)
-            if count == 1 and not _in_range(product.y):
-                rows = self._scaled(passes, rows)
-                product = apply(basis.block)
-                passes.reduce(rows, [product], self.application)
-            basis.extend(product.y)
-            pairs = basis.ritz(plan.k)
-            scale = float(np.abs(pairs.values).max(initial=0.0)) or 1.0
-            residual = float(pairs.residuals.max(initial=0.0)) / scale
-            if basis.exhausted or residual <= plan.tolerance:
-                break
-        else:
-            open_pairs = int(np.count_nonzero(pairs.residuals > plan.tolerance * scale))
-            warnings.warn(
-                f"{open_pairs} of {plan.k} pairs have not converged after {count} passes: the "
-                f"largest residual is {residual:.1e}, wanted are {plan.tolerance:.1e}; raise "
-                "maxiter, tol or block",
-                LinAlgWarning,
-                stacklevel=4,
-            )
-        return pairs, {"passes": count, "block": plan.width, "residual": residual}
-
-    def _scaled(self, passes: Passes, rows: TallRows) -> TallRows:
-        """Divide A by its largest element, where squares would overflow or underflow."""
-        n = rows.a.shape[1]
-        largest = Norm("max", n)
-        folder = folder_of(rows.a)
-        reading = rows_for(rows.shape, [largest.work(rows.shape)], folder, self.how)
-        passes.reduce(rows, [largest], reading)
-        scale = largest.value or 1.0
-        return replace(rows, scale=np.full(n, scale, np.zeros(0, rows.dtype).real.dtype))
-
-
-def _in_range(product: NDArray[Any]) -> bool:
-    """Say whether a product has neither overflowed nor lost digits to underflow."""
-    largest, limits = float(np.abs(product).max(initial=0.0)), np.finfo(product.dtype)
-    return bool(limits.tiny / limits.eps < largest < limits.max)
-
-
-@dataclass(frozen=True, slots=True)
 class _LeadingTriplets:
     """Leading singular values that are planned."""
 
     source: StoredMatrix
     wide: bool
-    iteration: _Iteration
+    iteration: KrylovIteration
     results: tuple[Result, Result, Result]
-    final: _ValuePlans | _VectorPlans
+    final: ValuePlans | _VectorPlans
     facts: dict[str, Any]
 
     def run(self) -> Any:
         """Compute and store the results, and return them."""
         plans = (*self.iteration.parts, *self.final)
         passes = Passes(self.iteration.how.watch, sum(plan.flops for plan in plans))
-        pairs, facts = self.iteration.run(passes, NormalProduct, _largest)
+        pairs, facts = self.iteration.run(passes, NormalProduct, largest)
         v = np.ascontiguousarray(pairs.vectors)
-        if isinstance(self.final, _ValuePlans):
+        if isinstance(self.final, ValuePlans):
             return self._values(passes, v, self.final, facts)
         with ExitStack() as stack:
             targets = open_results(stack, self.results, self.source)
@@ -445,7 +324,7 @@ class _LeadingTriplets:
         return u, s, vh
 
     def _values(
-        self, passes: Passes, v: NDArray[Any], final: _ValuePlans, facts: dict[str, Any]
+        self, passes: Passes, v: NDArray[Any], final: ValuePlans, facts: dict[str, Any]
     ) -> Any:
         triangle = ProjectedTriangle(v)
         rows = replace(self.iteration.rows, check_finite=False)
@@ -485,8 +364,8 @@ def prepare_eigsh(
     vectors: bool = True,
 ) -> Iterator[Prepared[Any]]:
     """Yield eigenpairs, planned with as many passes as are allowed."""
-    if which not in _CHOICES:
-        raise InputError(f"which must be one of {', '.join(_CHOICES)}, got {which!r}")
+    if which not in CHOICES:
+        raise InputError(f"which must be one of {', '.join(CHOICES)}, got {which!r}")
     outs = outputs_of(out, ("w", "V")) if vectors else (out, None)
     with open_matrix(a) as source, open_run(call) as run:
         m, n = source.shape
@@ -507,11 +386,11 @@ def prepare_eigsh(
         work = GatheredProduct(np.zeros((0, extents.width), dtype), 0).work(shape)
         application = plan_application(extents, n, work, shape, folder, run)
         facts = facts_of("eigsh", source.shape, dtype.name, run.options)
-        iteration = _Iteration(rows, extents, application, run)
+        iteration = KrylovIteration(rows, extents, application, run)
 
         def compute() -> Any:
             passes = Passes(run.watch, application.flops * extents.passes)
-            pairs, found = iteration.run(passes, lambda q: GatheredProduct(q, n), _CHOICES[which])
+            pairs, found = iteration.run(passes, lambda q: GatheredProduct(q, n), CHOICES[which])
             order = np.argsort(pairs.values)
             v = pairs.vectors[:, order]
             values = (pairs.values[order][:, np.newaxis], v.conj() if turned else v)
@@ -526,39 +405,3 @@ def prepare_eigsh(
             return tuple(returned) if vectors else returned[0]
 
         yield Prepared(JointPlan(facts, iteration.parts), compute)
-
-
-def centred_components(
-    source: StoredMatrix, run: OpenRun, k: int, tol: float, seed: int
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]:
-    """Return the mean of the rows, and s, Vh and ||A||² of the k leading values less that mean.
-
-    One pass finds the means; the iteration centres rows in memory.
-    """
-    dtype, folder, n = source.dtype.newbyteorder("="), folder_of(source), source.shape[1]
-    rows = TallRows(source, dtype)
-    shape = rows.shape
-    extents = plan_krylov(n, k, shape, folder, run, tol=tol, maxiter=None, block=None, seed=seed)
-    moments = ColumnMoments(n, dtype)
-    reading = rows_for(shape, [moments.work(shape)], folder, run)
-    work = NormalProduct(np.zeros((0, extents.width), dtype)).work(shape)
-    application = plan_application(extents, n, work, shape, folder, run)
-    final = _ValuePlans.of(shape, k, folder, run)
-    iteration = _Iteration(rows, extents, application, run)
-    plans: tuple[RowPlan | DensePlan, ...] = (
-        reading,
-        *iteration.parts,
-        final.reading,
-        final.dense,
-    )
-    passes = Passes(run.watch, sum(plan.flops for plan in plans))
-    with reads_unchanged(source):
-        passes.reduce(rows, [moments], reading)
-        centred = replace(rows, shift=moments.mean.astype(dtype), check_finite=False)
-        pairs, facts = replace(iteration, rows=centred).run(passes, NormalProduct, _largest)
-        v = np.ascontiguousarray(pairs.vectors)
-        triangle = ProjectedTriangle(v)
-        passes.reduce(centred, [triangle], final.reading)
-    found = passes.dense(final.dense, lambda: TriangleSvd.of(triangle.r))
-    passes.finish(facts_of("pca", source.shape, dtype.name, run.options) | facts)
-    return moments.mean, found.s, found.vh @ v.T, float(moments.squares.sum())

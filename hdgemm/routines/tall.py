@@ -147,6 +147,55 @@ ROUTINES: Final = (
         ),
     ),
     Routine(
+        name="pca",
+        title="Principal components",
+        summary="Compute the k leading principal components of samples, and their scores.",
+        function="hdgemm.decomposition:pca",
+        prepare="hdgemm.linalg.components:prepare",
+        operands=(_A,),
+        parameters=(
+            Parameter(name="k", help="How many components.", type=int, default=_PAIRS, least=1),
+            Parameter(name="whiten", help="Divide scores by their standard deviations."),
+            Parameter(name="standardize", help="Divide features by their standard deviations."),
+            Parameter(
+                name="svd_solver",
+                help="One pass and a triangle of all columns, or several passes.",
+                type=str,
+                default="auto",
+                choices=("auto", "full", "krylov"),
+            ),
+        ),
+        outputs=(
+            Output(name="scores", help="Where the scores go.", shape=_with_k("m", "k"), option=OUT),
+            Output(
+                name="components",
+                help="Where the components go, one in each row.",
+                shape=_with_k("k", "n"),
+                optional=True,
+            ),
+            Output(
+                name="mean",
+                help="Where the mean of each column goes.",
+                shape=extents("n"),
+                optional=True,
+            ),
+            *(
+                Output(
+                    name=name,
+                    shape=_with_k("k"),
+                    dtype="real",
+                    kind="value",
+                    value=attrgetter(name),
+                )
+                for name in ("explained_variance", "explained_variance_ratio", "singular_values")
+            ),
+        ),
+        examples=(
+            "hdgemm pca T.npy --out scores.npy --components V.npy --k 10",
+            "hdgemm pca T.npy --out scores.npy --k 2 --standardize --host-memory 2GB",
+        ),
+    ),
+    Routine(
         name="cov",
         title="Covariance matrix",
         summary="Compute the covariance matrix of columns, in one pass.",

@@ -90,9 +90,10 @@ def test_tall_matrices_have_commands(tmp_path, monkeypatch):
         "cov": ["--ddof", "0"],
         "corrcoef": [],
         "pinv": [],
+        "pca": ["--k", "2", "--standardize", "--components", "V.npy", "--mean", "mean.npy"],
         "ridge": ["--alphas", "0.1", "--alphas", "1", "--intercept"],
     }
-    shapes = {"svdvals": (5, 1), "svd": (60, 5), "pinv": (5, 60), "ridge": (5, 4)}
+    shapes = {"svdvals": (5, 1), "svd": (60, 5), "pinv": (5, 60), "pca": (60, 2), "ridge": (5, 4)}
     for name, words in calls.items():
         operands = ["T.npy", "Y.npy"] if name == "ridge" else ["T.npy"]
         given = [name, *operands, "--out", f"{name}.npy", *words, "--quiet", "--json"]
@@ -104,6 +105,8 @@ def test_tall_matrices_have_commands(tmp_path, monkeypatch):
     np.testing.assert_allclose(np.load("cov.npy"), np.cov(a, rowvar=False, ddof=0), atol=1e-14)
     u, s, vh = np.load("svd.npy"), np.load("s.npy")[:, 0], np.load("Vh.npy")
     np.testing.assert_allclose(u * s @ vh, a, atol=1e-13)
+    scaled = (a - np.load("mean.npy").T) / a.std(axis=0, ddof=1)
+    np.testing.assert_allclose(np.load("pca.npy"), scaled @ np.load("V.npy").T, atol=1e-13)
     assert len(json.loads(run.stdout)["values"]["r2"]) == 2
     assert invoke("plan", "svd", "2000", "50").exit_code == 0
 

@@ -175,7 +175,7 @@ def test_a_symmetric_product_is_planned_before_it_runs(client: InProcess) -> Non
 
 def test_processes_are_described(client: InProcess) -> None:
     beside = {"lu": {"piv"}, "qr": {"q", "tau"}, "svd": {"s", "vh"}, "svds": {"s", "vh"}}
-    beside["eigsh"] = {"v"}
+    beside |= {"eigsh": {"v"}, "pca": {"components", "mean"}}
     for process in commands():
         arrays = beside.get(process, set())
         described = client.get(f"/v1/processes/{process}").json()

@@ -1,0 +1,369 @@
+"""Principal components of tall matrices, planned: what `pca` stores and `PCA` keeps."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+
+import numpy as np
+
+from hdgemm.call.input_checks import reads_unchanged
+from hdgemm.call.operands import open_matrix
+from hdgemm.call.plans import JointPlan, facts_of
+from hdgemm.call.prepared import Prepared
+from hdgemm.call.run import folder_of, open_run
+from hdgemm.errors import InputError
+from hdgemm.linalg.krylov_iteration import KrylovIteration, ValuePlans, largest
+from hdgemm.linalg.planning.dense import plan_dense
+from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
+from hdgemm.linalg.planning.rows import rows_for, triangle_work
+from hdgemm.linalg.results import Result, open_results, outputs_of
+from hdgemm.linalg.rows.column_moments import ColumnMoments
+from hdgemm.linalg.rows.passes import Passes
+from hdgemm.linalg.rows.products import NormalProduct, StoredProduct, product_work
+from hdgemm.linalg.rows.source import TallRows, estimated_mean
+from hdgemm.linalg.rows.triangle_svd import TriangleSvd
+from hdgemm.linalg.rows.tsqr import ProjectedTriangle, Triangle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from hdgemm.call.keywords import Call
+    from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.planning.dense import DensePlan
+    from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.matrices.stored import StoredMatrix
+
+_SOLVERS: Final = ("auto", "full", "krylov")
+#: Columns from which ``"auto"`` prefers several passes to a triangle of all columns.
+_MANY: Final = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for, with scikit-learn's names; see `hdgemm.decomposition.PCA`."""
+
+    n_components: Any = None
+    svd_solver: str = "auto"
+    tol: float = 0.0
+    seed: int = 0
+    standardize: bool = False
+
+    def check(self, source: StoredMatrix) -> None:
+        """Raise `InputError` where the samples have no such components."""
+        m, n = source.shape
+        if source.dtype.kind != "f":
+            raise InputError(f"PCA takes real samples, X is {source.dtype}")
+        if m < 2 or not n:
+            raise InputError(f"X is {m}×{n}: PCA needs two samples and a feature at least")
+        if self.svd_solver not in _SOLVERS:
+            raise InputError(f"svd_solver must be one of {_SOLVERS}, got {self.svd_solver!r}")
+        k: Any = self.n_components
+        if k is None:
+            return
+        if isinstance(k, bool) or not isinstance(k, int | float | np.number):
+            raise InputError(f"n_components must be a number or None, got {k!r}")
+        if not (0 < k < 1 or (k == int(k) and 1 <= k <= min(m, n))):
+            raise InputError(
+                f"n_components must be between 0 and 1, or from 1 to min(m, n) = {min(m, n)}, "
+                f"got {k!r}"
+            )
+
+    def by_krylov(self, n: int) -> bool:
+        """Say whether several passes find the components of n features, not one triangle."""
+        k = self.n_components
+        given = k is not None and k >= 1
+        if self.svd_solver == "krylov" and not given:
+            raise InputError("svd_solver='krylov' needs n_components, a number of components")
+        if self.svd_solver != "auto":
+            return self.svd_solver == "krylov"
+        return given and n > _MANY and 10 * (k or 0) <= n
+
+    def count(self, ratios: NDArray[Any], least: int) -> int:
+        """Return the number of components for these parts of the variance."""
+        k = self.n_components
+        if k is None:
+            return least
+        if k >= 1:
+            return int(k)
+        return min(least, int(np.searchsorted(np.cumsum(ratios), k, side="right")) + 1)
+
+
+class Centred(NamedTuple):
+    """A decomposition of centred samples: their mean, what they are divided by, s, V^H and ||A||².
+
+    `scale` is None where they are only centred.
+    """
+
+    mean: NDArray[Any]
+    scale: NDArray[Any] | None
+    s: NDArray[Any]
+    vh: NDArray[Any]
+    total: float
+
+
+def standard_deviations(squares: NDArray[Any], m: int) -> NDArray[Any]:
+    """Return the deviations of m samples from centred sums of squares; 1 for constant columns."""
+    found: NDArray[Any] = np.sqrt(squares / (m - 1))
+    found[found == 0] = 1
+    return found
+
+
+class Components(NamedTuple):
+    """Components of m samples; fields as the attributes of `hdgemm.decomposition.PCA`.
+
+    `scale` has the standard deviations that features were divided by; ones without.
+    """
+
+    components: NDArray[Any]
+    explained_variance: NDArray[Any]
+    explained_variance_ratio: NDArray[Any]
+    singular_values: NDArray[Any]
+    mean: NDArray[Any]
+    scale: NDArray[Any] | None
+    noise_variance: float
+
+    @classmethod
+    def of(cls, found: Centred, request: Request, shape: tuple[int, int]) -> Self:
+        """Return the components that a request keeps, from a decomposition of the samples."""
+        m, least = shape[0], min(shape)
+        variances = found.s.astype(float) ** 2 / (m - 1)
+        total = found.total / (m - 1)
+        ratios = variances / total if total else np.zeros(len(variances))
+        k = request.count(ratios, least)
+        rest = max(0.0, total - float(variances[:k].sum()))
+        dtype = found.s.dtype
+        return cls(
+            components=_with_signs(found.vh[:k]),
+            explained_variance=variances[:k].astype(dtype),
+            explained_variance_ratio=ratios[:k].astype(dtype),
+            singular_values=found.s[:k].copy(),
+            mean=found.mean.astype(dtype),
+            scale=None if found.scale is None else found.scale.astype(dtype),
+            noise_variance=rest / (least - k) if k < least else 0.0,
+        )
+
+    def projection(self, *, whiten: bool) -> NDArray[Any]:
+        """Return W (n×k): the scores of centred samples are their product with it."""
+        w: NDArray[Any] = np.ascontiguousarray(self.components.T)
+        return w / deviations(self.explained_variance) if whiten else w
+
+
+def deviations(variances: NDArray[Any]) -> NDArray[Any]:
+    """Return the standard deviations that whitening divides scores by: none is 0."""
+    roots = np.sqrt(variances)
+    least: NDArray[Any] = np.maximum(roots, np.finfo(roots.dtype).eps)
+    return least
+
+
+def _with_signs(vh: NDArray[Any]) -> NDArray[Any]:
+    """Return components whose largest element is positive, as scikit-learn's."""
+    largest = np.argmax(np.abs(vh), axis=1)
+    signs = np.sign(vh[np.arange(len(vh)), largest])
+    signs[signs == 0] = 1
+    components: NDArray[Any] = vh * signs[:, np.newaxis]
+    return components
+
+
+class _Fit(Protocol):
+    """A decomposition of centred samples that is planned: by one triangle, or by block Krylov."""
+
+    @property
+    def parts(self) -> tuple[RowPlan | DensePlan, ...]:
+        """The plans of its passes and dense problems."""
+
+    def find(self, passes: Passes) -> tuple[Centred, dict[str, Any]]:
+        """Return the decomposition, and facts for the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CentredTriangle:
+    """All singular values from the triangle of [1 | X - shift], in one pass."""
+
+    rows: TallRows
+    reading: RowPlan
+    dense: DensePlan
+    standardize: bool
+
+    @classmethod
+    def of(cls, source: StoredMatrix, run: OpenRun, *, standardize: bool) -> Self:
+        """Plan the pass and the decomposition."""
+        rows = TallRows(source, source.dtype.newbyteorder("="), ones=True)
+        reading = rows_for(rows.shape, [triangle_work(rows.shape)], folder_of(source), run)
+        dense = plan_dense("SVD of R", rows.shape.n, rows.dtype, run, vectors=True)
+        return cls(rows, reading, dense, standardize)
+
+    @property
+    def parts(self) -> tuple[RowPlan | DensePlan, ...]:
+        """The plans of the pass and of the decomposition."""
+        return self.reading, self.dense
+
+    def find(self, passes: Passes) -> tuple[Centred, dict[str, Any]]:
+        """Return the decomposition."""
+        rows, (m, n) = self.rows, self.rows.a.shape
+        shift = estimated_mean(rows.a, rows.dtype)
+        triangle = Triangle.zeros(n + 1, 0, rows.dtype)
+        passes.reduce(replace(rows, shift=shift), [triangle], self.reading)
+        mean = shift + triangle.r[0, 1:] / triangle.r[0, 0]
+        r, scale = np.asfortranarray(triangle.r[1:, 1:]), None
+        if self.standardize:
+            # The columns of R have the norms of the centred columns.
+            scale = standard_deviations((r.astype(float) ** 2).sum(axis=0), m)
+            r /= scale.astype(r.dtype)
+        found, least = passes.dense(self.dense, lambda: TriangleSvd.of(r)), min(m, n)
+        s = found.s[:least]
+        total = float(np.sum(s.astype(float) ** 2))
+        return Centred(mean, scale, s, found.vh[:least], total), {}
+
+
+@dataclass(frozen=True, slots=True)
+class _CentredTriplets:
+    """The leading singular values of rows less their mean, planned.
+
+    One pass finds the means; the iteration centres rows in memory, and divides columns by their
+    standard deviations where that is asked for (`standardize`).
+    """
+
+    iteration: KrylovIteration
+    reading: RowPlan
+    final: ValuePlans
+    standardize: bool
+
+    @classmethod
+    def of(
+        cls, source: StoredMatrix, run: OpenRun, k: int, tol: float, seed: int, *, standardize: bool
+    ) -> Self:
+        """Plan the means, the iteration with as many passes as are allowed, and the values."""
+        folder, n = folder_of(source), source.shape[1]
+        rows = TallRows(source, source.dtype.newbyteorder("="))
+        shape, dtype = rows.shape, rows.dtype
+        extents = plan_krylov(
+            n, k, shape, folder, run, tol=tol, maxiter=None, block=None, seed=seed
+        )
+        reading = rows_for(shape, [ColumnMoments(n, dtype).work(shape)], folder, run)
+        work = NormalProduct(np.zeros((0, extents.width), dtype)).work(shape)
+        application = plan_application(extents, n, work, shape, folder, run)
+        iteration = KrylovIteration(rows, extents, application, run)
+        return cls(iteration, reading, ValuePlans.of(shape, k, folder, run), standardize)
+
+    @property
+    def parts(self) -> tuple[RowPlan | DensePlan, ...]:
+        """The plan of each pass, as many as are allowed, and of the values."""
+        return (self.reading, *self.iteration.parts, *self.final)
+
+    def find(self, passes: Passes) -> tuple[Centred, dict[str, Any]]:
+        """Return the decomposition, and facts for the report."""
+        rows, (m, n) = self.iteration.rows, self.iteration.rows.a.shape
+        moments = ColumnMoments(n, rows.dtype)
+        passes.reduce(rows, [moments], self.reading)
+        scale = standard_deviations(moments.squares, m) if self.standardize else None
+        centred = replace(
+            rows,
+            shift=moments.mean.astype(rows.dtype),
+            scale=None if scale is None else scale.astype(rows.dtype),
+            check_finite=False,
+        )
+        pairs, facts = replace(self.iteration, rows=centred).run(passes, NormalProduct, largest)
+        v = np.ascontiguousarray(pairs.vectors)
+        triangle = ProjectedTriangle(v)
+        passes.reduce(centred, [triangle], self.final.reading)
+        found = passes.dense(self.final.dense, lambda: TriangleSvd.of(triangle.r))
+        squares = moments.squares if scale is None else moments.squares / scale**2
+        total = float(squares.sum())
+        return Centred(moments.mean, scale, found.s, found.vh @ v.T, total), facts
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedComponents:
+    """Components of one matrix that are planned."""
+
+    source: StoredMatrix
+    request: Request
+    fit: _Fit
+    facts: dict[str, Any]
+
+    @classmethod
+    def of(cls, source: StoredMatrix, request: Request, run: OpenRun) -> Self:
+        """Check the request and plan it."""
+        request.check(source)
+        n, dtype = source.shape[1], source.dtype.newbyteorder("=")
+        fit: _Fit = (
+            _CentredTriplets.of(
+                source, run, int(request.n_components), request.tol, request.seed,
+                standardize=request.standardize,
+            )
+            if request.by_krylov(n)
+            else _CentredTriangle.of(source, run, standardize=request.standardize)
+        )  # fmt: skip
+        return cls(source, request, fit, facts_of("pca", source.shape, dtype.name, run.options))
+
+    def find(self, passes: Passes) -> tuple[Components, dict[str, Any]]:
+        """Return the components, and facts for the report."""
+        found, facts = self.fit.find(passes)
+        return Components.of(found, self.request, self.source.shape), self.facts | facts
+
+
+@contextmanager
+def prepare_fit(x: Any, call: Call, request: Request) -> Iterator[Prepared[Components]]:
+    """Yield the components of samples, planned; nothing is stored."""
+    with open_matrix(x) as source, open_run(call) as run:
+        planned = PlannedComponents.of(source, request, run)
+        parts = planned.fit.parts
+
+        def compute() -> Components:
+            passes = Passes(run.watch, sum(part.flops for part in parts))
+            with reads_unchanged(source):
+                found, facts = planned.find(passes)
+            passes.finish(facts)
+            return found
+
+        yield Prepared(JointPlan(planned.facts, parts), compute)
+
+
+@contextmanager
+def prepare(
+    a: Any,
+    out: Any,
+    call: Call,
+    *,
+    k: int = 6,
+    whiten: bool = False,
+    standardize: bool = False,
+    svd_solver: str = "auto",
+    tol: float = 0.0,
+    seed: int = 0,
+) -> Iterator[Prepared[tuple[Any, Any, Any, Components]]]:
+    """Yield scores, components and mean of samples, planned with the pass that forms the scores."""
+    outs = outputs_of(out, ("scores", "components", "mean"))
+    request = Request(k, svd_solver, tol, seed, standardize)
+    with open_matrix(a) as source, open_run(call) as run:
+        planned = PlannedComponents.of(source, request, run)
+        k = request.count(np.zeros(0), min(source.shape))
+        (m, n), dtype = source.shape, source.dtype.newbyteorder("=")
+        results = (
+            Result.of(outs[0], a, source, (m, k), dtype),
+            Result.of(outs[1], a, source, (k, n), dtype),
+            Result.of(outs[2], a, source, (n,), dtype),
+        )
+        rows = TallRows(source, dtype, check_finite=False)
+        work = product_work(rows.shape, (k,), results[0].output.matrix.dtype)
+        forming = rows_for(rows.shape, [work], folder_of(source), run)
+        parts = (*planned.fit.parts, forming)
+
+        def compute() -> tuple[Any, Any, Any, Components]:
+            passes = Passes(run.watch, sum(part.flops for part in parts))
+            with ExitStack() as stack:
+                targets = open_results(stack, results, source)
+                scores, components, mean = (target.stored for target in targets)
+                found, facts = planned.find(passes)
+                w = found.projection(whiten=whiten).astype(dtype)
+                centred = replace(rows, shift=found.mean, scale=found.scale)
+                passes.reduce(centred, [StoredProduct((w,), scores)], forming)
+                components[:, :], mean[:, :] = found.components, found.mean[:, np.newaxis]
+                passes.finish(facts)
+            return *(map(Result.value, results, targets)), found
+
+        yield Prepared(JointPlan(planned.facts, parts), compute)

@@ -1,0 +1,148 @@
+"""Block Krylov iterations that are planned: the passes, and the values of A times the basis."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import numpy as np
+from scipy.linalg import LinAlgWarning
+
+from hdgemm.call.run import folder_of
+from hdgemm.linalg.planning.dense import plan_dense
+from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.rows.krylov import KrylovBasis
+from hdgemm.linalg.rows.sums import Norm
+from hdgemm.linalg.rows.tsqr import ProjectedTriangle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.planning.dense import DensePlan
+    from hdgemm.linalg.planning.krylov import KrylovPlan
+    from hdgemm.linalg.planning.rows import RowPlan, RowShape
+    from hdgemm.linalg.rows.krylov import Choice, RitzPairs
+    from hdgemm.linalg.rows.passes import Passes
+    from hdgemm.linalg.rows.products import GatheredProduct, NormalProduct
+    from hdgemm.linalg.rows.source import TallRows
+
+
+def largest(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the indices of ascending values, the largest first."""
+    return np.arange(len(values))[::-1]
+
+
+def _smallest(values: NDArray[Any]) -> NDArray[Any]:
+    return np.arange(len(values))
+
+
+def _largest_magnitude(values: NDArray[Any]) -> NDArray[Any]:
+    return np.argsort(-np.abs(values), kind="stable")
+
+
+def _both_ends(values: NDArray[Any]) -> NDArray[Any]:
+    count = len(values)
+    ends = np.stack([largest(values), _smallest(values)], axis=1).ravel()
+    return ends[:count]
+
+
+#: Eigenvalues of `eigsh`, by SciPy's names.
+CHOICES: Final[Mapping[str, Choice]] = {
+    "LM": _largest_magnitude,
+    "LA": largest,
+    "SA": _smallest,
+    "BE": _both_ends,
+}
+
+
+class ValuePlans(NamedTuple):
+    """Plans of the singular values of A·V: the pass of its TSQR, and the decomposition."""
+
+    reading: RowPlan
+    dense: DensePlan
+
+    @classmethod
+    def of(cls, shape: RowShape, k: int, folder: Path | None, run: OpenRun) -> Self:
+        """Plan them for a V of k columns."""
+        dtype = np.dtype(shape.dtype)
+        work = ProjectedTriangle(np.zeros((0, k), dtype)).work(shape)
+        dense = plan_dense("SVD of R", k, dtype, run, vectors=True)
+        return cls(rows_for(shape, [work], folder, run), dense)
+
+
+@dataclass(frozen=True, slots=True)
+class KrylovIteration:
+    """A block Krylov iteration that is planned; `application` is the plan of each pass."""
+
+    rows: TallRows
+    plan: KrylovPlan
+    application: RowPlan
+    how: OpenRun
+
+    @property
+    def parts(self) -> tuple[RowPlan, ...]:
+        """The plan of each pass, as many as are allowed."""
+        return (self.application,) * self.plan.passes
+
+    def run(
+        self,
+        passes: Passes,
+        apply: Callable[[NDArray[Any]], NormalProduct | GatheredProduct],
+        choice: Choice,
+    ) -> tuple[RitzPairs, dict[str, Any]]:
+        """Return the wanted pairs, and facts for the report.
+
+        Parameters
+        ----------
+        apply
+            Returns the reducer that computes the operator times a block.
+        """
+        plan, rows, count = self.plan, self.rows, 0
+        n = rows.a.shape[1]
+        basis = KrylovBasis(n, plan.width, plan.basis, rows.dtype, plan.seed, choice)
+        while count < plan.passes:
+            product = apply(basis.block)
+            passes.reduce(rows, [product], self.application)
+            count += 1
+            rows = replace(rows, check_finite=False)
+            if count == 1 and not _in_range(product.y):
+                rows = self._scaled(passes, rows)
+                product = apply(basis.block)
+                passes.reduce(rows, [product], self.application)
+            basis.extend(product.y)
+            pairs = basis.ritz(plan.k)
+            scale = float(np.abs(pairs.values).max(initial=0.0)) or 1.0
+            residual = float(pairs.residuals.max(initial=0.0)) / scale
+            if basis.exhausted or residual <= plan.tolerance:
+                break
+        else:
+            open_pairs = int(np.count_nonzero(pairs.residuals > plan.tolerance * scale))
+            warnings.warn(
+                f"{open_pairs} of {plan.k} pairs have not converged after {count} passes: the "
+                f"largest residual is {residual:.1e}, wanted are {plan.tolerance:.1e}; raise "
+                "maxiter, tol or block",
+                LinAlgWarning,
+                stacklevel=4,
+            )
+        return pairs, {"passes": count, "block": plan.width, "residual": residual}
+
+    def _scaled(self, passes: Passes, rows: TallRows) -> TallRows:
+        """Divide A by its largest element, where squares would overflow or underflow."""
+        n = rows.a.shape[1]
+        largest = Norm("max", n)
+        folder = folder_of(rows.a)
+        reading = rows_for(rows.shape, [largest.work(rows.shape)], folder, self.how)
+        passes.reduce(rows, [largest], reading)
+        scale = np.full(n, largest.value or 1.0, np.zeros(0, rows.dtype).real.dtype)
+        return replace(rows, scale=scale if rows.scale is None else scale * rows.scale)
+
+
+def _in_range(product: NDArray[Any]) -> bool:
+    """Say whether a product has neither overflowed nor lost digits to underflow."""
+    largest, limits = float(np.abs(product).max(initial=0.0)), np.finfo(product.dtype)
+    return bool(limits.tiny / limits.eps < largest < limits.max)
