@@ -8,8 +8,19 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+#: Grids of at most four ranks; two cores take long for four.
+GRIDS = [
+    ("2x1", "1x2"),
+    pytest.param(("1x1", "3x1", "1x3", "2x2"), marks=pytest.mark.campaign),
+]
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
+
+
+def ranks_of(grids):
+    """Return the ranks of the largest grid."""
+    return max(int(rows) * int(cols) for rows, cols in (grid.split("x") for grid in grids))
 
 
 def mpiexec(count, *arguments, **more):

@@ -16,7 +16,7 @@ from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.mpi.communicator import Communicator
 from hdgemm.mpi.strips import Strips
 from hdgemm.options import Options
-from tests.mpi.ranks import MPIEXEC, mpiexec
+from tests.mpi.ranks import GRIDS, MPIEXEC, mpiexec, ranks_of
 
 parallel = pytest.mark.skipif(
     MPIEXEC is None or importlib.util.find_spec("mpi4py") is None,
@@ -26,9 +26,9 @@ ALONE = {"comm": Communicator()}
 
 
 @parallel
-def test_solutions_and_factors_on_every_grid(tmp_path):
-    grids = ("1x1", "2x1", "1x2", "3x1", "1x3", "2x2")
-    done = mpiexec(4, "-m", "mpi4py", "-m", "tests.mpi.stored_child", str(tmp_path), *grids)
+@pytest.mark.parametrize("grids", GRIDS, ids=" ".join)
+def test_solutions_and_factors_on_every_grid(tmp_path, grids):
+    done = mpiexec(ranks_of(grids), "-m", "mpi4py", "-m", "tests.mpi.stored_child", str(tmp_path), *grids)
     assert done.stdout.splitlines() == ["ok"], done.stderr
 
 
