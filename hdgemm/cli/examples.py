@@ -56,7 +56,7 @@ _EXAMPLES: Final[dict[str, tuple[str, str]]] = {
     "job": ("hdgemm job submit A.npy B.npy", "hdgemm job list --status running"),
     "job submit": (
         "hdgemm job submit A.npy B.npy --host-memory 2GB --name first",
-        "hdgemm job submit A.npy job:0f3a --alpha -1 --url http://host:8000",
+        "hdgemm job submit --process pca T.npy --set k=3 --output scores.npy",
     ),
     "job list": (
         "hdgemm job list --status running --status accepted",

@@ -13,12 +13,13 @@ from hdgemm.cli.output import check_file, print_json, refuse_existing
 from hdgemm.errors import HdgemmError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from hdgemm.client import Client, RemoteJob
 
 _URL: Final = "http://127.0.0.1:8000"
 _MOST_COMPLETED: Final = 100
+_WITHOUT_MATRICES: Final = ("linpack", "profile")
 #: Seconds to wait for the first answer of a service; later requests outlast its restart.
 _FIRST_CONTACT: Final = 3.0
 #: Exit code of `job watch` where the job failed, for whatever reason.
@@ -54,12 +55,38 @@ app = typer.Typer(
 )
 
 
+def _complete_process() -> list[str]:
+    from hdgemm.routines.registry import commands
+
+    return ["gemm", "verify", *commands(), *_WITHOUT_MATRICES]
+
+
 @app.command()
 def submit(  # noqa: PLR0917 - typer calls it by name
-    a: Annotated[
-        str, typer.Argument(metavar="A", help="A: a .npy file, or job:ID for that job's result.")
-    ],
-    b: Annotated[str, typer.Argument(metavar="B", help="B: a .npy file, or job:ID.")],
+    operands: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="A [B]",
+            help="The matrices: .npy files, or job:ID for that job's result.",
+            show_default=False,
+        ),
+    ] = None,
+    process: Annotated[
+        str,
+        typer.Option(
+            autocompletion=_complete_process,
+            help="What to compute: gemm is A·B; lu, solve, svd, pca and the others are those of "
+            "the commands, and verify, linpack, profile.",
+        ),
+    ] = "gemm",
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A parameter of the process, such as k=3; may be given several times.",
+        ),
+    ] = None,
     c: Annotated[
         str | None, typer.Option(help="The C that beta multiplies: a .npy file, or job:ID.")
     ] = None,
@@ -90,39 +117,66 @@ def submit(  # noqa: PLR0917 - typer calls it by name
     url: Url = _URL,
     token: Token = None,
 ) -> None:
-    """Submit C = alpha·op(A)·op(B) + beta·C and print the job's id.
+    """Submit a job and print its id; without --process C = alpha·op(A)·op(B) + beta·C.
 
     Files that the server cannot read itself are uploaded; an interrupted upload is continued.
     """
+    if not operands and process not in _WITHOUT_MATRICES:
+        raise typer.BadParameter(f"{process} needs matrices: give A, and B where it takes two")
     if overwrite and output is None:
         raise InputError("--overwrite replaces the file that --output names: give --output")
-    options: dict[str, Any] = {"verify": verify}
-    if host_memory is not None:
-        options["host_memory"] = host_memory
-    if device is not None:
-        options["devices"] = [device]
-    with _client(url, token) as client:
-        operands = [_operand(client, text) for text in (a, b)]
-        inputs: dict[str, Any] = {
-            "alpha": alpha,
-            "beta": beta,
-            "trans_a": trans_a,
-            "trans_b": trans_b,
-            "name": name,
-            "priority": priority,
-            "options": options,
+    options = {"verify": verify, "host_memory": host_memory, "devices": device and [device]}
+    # What is not given has the default of the process, and some processes do not have it.
+    inputs: dict[str, Any] = {
+        key: value
+        for key, value in {
+            "alpha": alpha if alpha != 1 else None,
+            "beta": beta or None,
+            "trans_a": trans_a or None,
+            "trans_b": trans_b or None,
+            "name": name or None,
+            "priority": priority or None,
+            "options": {key: value for key, value in options.items() if value} or None,
             "output": None if output is None else {"path": output, "overwrite": overwrite},
-            "c": None if c is None else _operand(client, c),
-        }
+        }.items()
+        if value is not None
+    }
+    inputs |= _assigned(parameters or ())
+    with _client(url, token) as client:
+        matrices = [_operand(client, text) for text in operands or ()]
+        if c is not None:
+            inputs["c"] = _operand(client, c)
         if dry_run:
-            print_json(client.plan(operands[0], operands[1], **inputs))
+            print_json(client.plan(*matrices, process=process, **inputs))
             return
         with _bar("sending") as tell:
-            job = client.submit(operands[0], operands[1], transfer=tell, **inputs)
+            job = client.compute(process, *matrices, transfer=tell, **inputs)
         if as_json:
             print_json(job.info)
         else:
             typer.echo(job.id)
+
+
+def _assigned(parameters: Iterable[str]) -> dict[str, Any]:
+    """Return parameters by name; values are JSON where they can be read as such, else texts.
+
+    Raises
+    ------
+    InputError
+        For a text that is not of the form NAME=VALUE.
+    """
+    import json
+
+    found: dict[str, Any] = {}
+    for text in parameters:
+        name, sign, value = text.partition("=")
+        if not (name and sign):
+            raise InputError(f"--set {text!r}: write NAME=VALUE, such as k=3")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 @app.command("list")

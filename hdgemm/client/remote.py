@@ -6,7 +6,7 @@ import os
 import secrets
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
 from hdgemm.client.connection import Connection
@@ -16,8 +16,16 @@ from hdgemm.errors import InputError
 from hdgemm.options import BUILT_IN, Options
 from hdgemm.routines.registry import commands
 
+#: Matrices of the processes that are no routines.
+_MATRICES: Final = {
+    "gemm": ("a", "b", "c"),
+    "verify": ("a", "b", "c"),
+    "profile": (),
+    "linpack": (),
+}
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -127,10 +135,16 @@ class Client:
         further = {**inputs, "output": output, "options": options}
         return self._execute("gemm", self._inputs({"a": a, "b": b, "c": c}, further, transfer))
 
-    def plan(self, a: Operand, b: Operand, **inputs: Any) -> dict[str, Any]:
-        """Return the plan of a product and the memory that it would reserve, as for `submit`."""
-        body = self._inputs({"a": a, "b": b, "c": inputs.pop("c", None)}, inputs)
-        at = "/v1/processes/gemm/execution"
+    def plan(self, *operands: Operand, process: str = "gemm", **inputs: Any) -> dict[str, Any]:
+        """Return the plan of a job and the memory that it would reserve; nothing is submitted.
+
+        Parameters
+        ----------
+        *operands, process, **inputs
+            As in `compute`; of a product those of `submit`.
+        """
+        body = self._body(process, operands, inputs)
+        at = f"/v1/processes/{process}/execution"
         answer = self._connection.request("POST", at, json={"inputs": body, "dry_run": True})
         planned: dict[str, Any] = answer.json()
         return planned
@@ -148,12 +162,13 @@ class Client:
         transfer: Callable[[int, int], None] | None = None,
         **inputs: Any,
     ) -> RemoteJob:
-        """Submit a routine, such as a factorisation or a solve, and return its job at once.
+        """Submit a job of any process, such as a factorisation or a solve; return it at once.
 
         Parameters
         ----------
         process
-            A process of the service that is a routine: `hdgemm.routines.registry.commands`.
+            A process of the service: ``"gemm"``, ``"verify"``, ``"profile"``, ``"linpack"``, or a
+            routine of `hdgemm.routines.registry.commands`.
         *operands
             As in `multiply`; solve and lstsq take A and B. They may be given by name, too.
         output, transfer
@@ -168,14 +183,8 @@ class Client:
         InputError
             For too many operands; as `multiply`.
         """
-        routine = commands().get(process)
-        names = [each.name for each in routine.operands] if routine is not None else ["a", "b"]
-        if len(operands) > len(names):
-            raise InputError(f"{process} takes {len(names)} matrices, got {len(operands)}")
-        matrices = dict(zip(names, operands, strict=False))
-        matrices |= {name: inputs.pop(name) for name in names if name in inputs}
         further = {**inputs, "output": output, "options": options}
-        return self._execute(process, self._inputs(matrices, further, transfer))
+        return self._execute(process, self._body(process, operands, further, transfer))
 
     def profile(self, device: str = "host", **inputs: Any) -> RemoteJob:
         """Submit a profile of a worker's device. Inputs: quick, priority, name."""
@@ -248,6 +257,25 @@ class Client:
             mine.st_mtime_ns,
             mine.st_ino,
         )
+
+    def _body(
+        self,
+        process: str,
+        operands: Sequence[Operand],
+        inputs: Mapping[str, Any],
+        transfer: Callable[[int, int], None] | None = None,
+    ) -> dict[str, Any]:
+        """Return the inputs of a process; those that are matrices are uploaded where needed."""
+        routine = commands().get(process)
+        names = _MATRICES.get(process, ("a", "b"))
+        if routine is not None:
+            names = tuple(each.name for each in routine.operands)
+        if len(operands) > len(names):
+            raise InputError(f"{process} takes {len(names)} matrices, got {len(operands)}")
+        matrices = dict(zip(names, operands, strict=False))
+        matrices |= {name: inputs[name] for name in names if name in inputs}
+        further = {name: value for name, value in inputs.items() if name not in names}
+        return self._inputs(matrices, further, transfer)
 
     def _inputs(
         self,

@@ -28,7 +28,9 @@ ALONE = {"comm": Communicator()}
 @parallel
 @pytest.mark.parametrize("grids", GRIDS, ids=" ".join)
 def test_solutions_and_factors_on_every_grid(tmp_path, grids):
-    done = mpiexec(ranks_of(grids), "-m", "mpi4py", "-m", "tests.mpi.stored_child", str(tmp_path), *grids)
+    done = mpiexec(
+        ranks_of(grids), "-m", "mpi4py", "-m", "tests.mpi.stored_child", str(tmp_path), *grids
+    )
     assert done.stdout.splitlines() == ["ok"], done.stderr
 
 

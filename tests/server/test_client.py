@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import struct
 import threading
@@ -207,6 +208,22 @@ def test_the_commands(server: Live, idle: Threaded, root: Path, tmp_path: Path) 
     again = run("submit", f"job:{job}", files[1], "--trans-b", "--priority", "-1")
     assert again in run("jobs")
     np.save(root / "square.npy", 2 * np.eye(3))
+    pair = (str(root / "square.npy"), str(root / "square.npy"))
+    given = ("--set", "assume_a=pos", "--set", "lower=true", "--json")
+    told = json.loads(run("submit", "--process", "solve", *pair, *given))
+    assert "successful" in run("watch", told["jobID"])
+    inputs = server.http.get(f"/v1/jobs/{told['jobID']}").json()["inputs"]
+    assert (told["processID"], inputs["assume_a"], inputs["lower"]) == ("solve", "pos", True)
+    assert '"needs"' in run("submit", "--process", "pca", pair[0], "--set", "k=1", "--dry-run")
+    for words, text in (
+        (("lu", *pair), "lu takes 1 matrices, got 2"),
+        (("lu", pair[0], "--set", "mode"), "write NAME=VALUE"),
+        (("lu", pair[0], "--set", "mode=raw"), "mode is not known here"),
+        (("lu", pair[0], "--alpha", "2"), "alpha is not known here"),
+        (("nothing", pair[0]), "nothing"),
+    ):
+        with pytest.raises(InputError, match=text):
+            run("submit", "--process", *words)
     square = {"path": "square.npy"}
     wrong = submit(server.http, "verify", a=square, b=square, c=square)
     watched = CliRunner().invoke(app, ["watch", wrong, *at])
