@@ -1,12 +1,15 @@
 """The package's public names: each is there, and importing the package loads nothing heavy."""
 
 import inspect
+import re
 import subprocess
 import sys
 
 import pytest
+import scipy.linalg
 
 import hdgemm
+from hdgemm.linalg.absent import ADVICE
 
 HEAVY = ("numpy", "scipy", "psutil", "threadpoolctl", "h5py", "zarr", "pyopencl", "cupy",
          "rich.console", "pydantic")  # fmt: skip
@@ -40,3 +43,18 @@ def test_nothing_heavy_is_imported_before_it_is_needed(start):
     code = f"import sys; {start}; print(*(name for name in {HEAVY} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1].strip() == ""
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_a_routine_that_is_missing_names_another(name):
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}': use ") as caught:
+        getattr(hdgemm.linalg, name)
+    for room, other in re.findall(r"\b(scipy\.linalg|linalg|hdgemm)\.(\w+)", str(caught.value)):
+        if (room, other) != ("hdgemm", "linalg"):
+            owner = {"scipy.linalg": scipy.linalg, "linalg": hdgemm.linalg, "hdgemm": hdgemm}[room]
+            assert callable(getattr(owner, other))
+
+
+def test_another_name_of_linalg_is_refused_without_advice():
+    with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
+        _ = hdgemm.linalg.nothing

@@ -1,6 +1,9 @@
 """Factorisations and solves for matrices of any size, with the names of `scipy.linalg`."""
 
+from typing import TYPE_CHECKING, Never
+
 from hdgemm.fortran import SingularMatrixError
+from hdgemm.linalg.absent import sentence as _sentence
 from hdgemm.linalg.cholesky import cho_factor, cholesky
 from hdgemm.linalg.covariance import corrcoef, cov
 from hdgemm.linalg.determinant import det, slogdet
@@ -54,3 +57,9 @@ __all__ = [
     "svds",
     "svdvals",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take every name for present
+
+    def __getattr__(name: str) -> Never:
+        """Say what to use instead of a name that this module does not have."""
+        raise AttributeError(_sentence(__name__, name))

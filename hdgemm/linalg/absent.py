@@ -1,0 +1,40 @@
+"""Names of `numpy.linalg` and `scipy.linalg` that hdgemm does not have, and what to use instead."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LEADING: Final = "linalg.eigsh(a, k) for the leading eigenpairs of a symmetric matrix"
+_MEMORY: Final = "scipy.linalg.{name} on an array that fits in memory"
+
+#: For each name the sentence's end after "use ".
+ADVICE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "eig": f"{_LEADING}, or {_MEMORY}",
+        "eigh": f"{_LEADING}, or {_MEMORY}",
+        "eigvals": f"{_LEADING}, or {_MEMORY}",
+        "eigvalsh": f"{_LEADING}, or {_MEMORY}",
+        "schur": _MEMORY,
+        "expm": _MEMORY,
+        "ldl": f"linalg.solve(a, b, assume_a='sym') for a system, or {_MEMORY}",
+        "matrix_rank": "linalg.svdvals(a), and count the values above your tolerance",
+        "pinvh": "linalg.pinv(a)",
+        "orth": "linalg.svd(a), whose leading columns of U span the range",
+        "multi_dot": "hdgemm.matmul(a, b) for each product in turn",
+        "matrix_power": "hdgemm.matmul(a, a) for each product in turn",
+        "cholesky_banded": _MEMORY,
+        "solve_banded": _MEMORY,
+    }
+)
+
+
+def sentence(module: str, name: str) -> str:
+    """Return what an AttributeError says of a name that `module` does not have."""
+    missing = f"module {module!r} has no attribute {name!r}"
+    if name not in ADVICE:
+        return missing
+    return f"{missing}: use {ADVICE[name].format(name=name)}"
