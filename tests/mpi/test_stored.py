@@ -63,6 +63,7 @@ def test_strips_are_whole_rows_where_they_fit():
 
 DIFFERENT = """
 import os, sys
+import hdgemm
 import numpy as np
 from hdgemm import mpi
 from hdgemm.mpi.communicator import world
@@ -88,6 +89,7 @@ def attempt(a, out="X.npy", nb=4):
 a = np.eye(9)
 attempt(Path())
 attempt(a + here)
+attempt(hdgemm.generated(a.shape, a.dtype, lambda rows, cols: (a + here)[rows, cols]))
 attempt(a, nb=4 + here)
 attempt(a, "Y.npy" if here else "X.npy")
 attempt(a, "no/X.npy")
@@ -101,6 +103,7 @@ def test_all_ranks_raise_the_error_of_one_that_sees_or_wants_another_thing(tmp_p
     messages = [
         "rank 1 on .*: .*gone.npy",
         "rank 1 on .* sees another a than rank 0 .its content",
+        "rank 1 on .* sees another a than rank 0 .its content",
         "nb is 4 on rank 0 and 5 on rank 1 on ",
         "out is '.*/X.npy' on rank 0 and '.*/Y.npy' on rank 1|out on rank 1 on",
         "rank 0 on .*: cannot .*no/",
@@ -110,6 +113,13 @@ def test_all_ranks_raise_the_error_of_one_that_sees_or_wants_another_thing(tmp_p
     for number, line in enumerate(lines):
         assert re.search(messages[number // 2], line), lines
     assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
+
+
+def test_a_generated_matrix_has_the_solution_of_its_array():
+    a, b = np.random.default_rng(1).standard_normal((30, 30)), np.arange(30.0)
+    k = hdgemm.generated(a.shape, a.dtype, lambda rows, cols: a[rows, cols])
+    found, expected = (mpi.solve(each, b, nb=4, **ALONE) for each in (k, a))
+    assert found.tobytes() == expected.tobytes()
 
 
 FAILING = """
