@@ -189,3 +189,16 @@ def test_tsqr_is_priced_by_given_rates():
     assert in_memory.expected_limit == "kernel"
     assert in_memory.expected_seconds == pytest.approx(plan.flops / 0.47e6)
     assert in_memory.expected_phase_seconds["load"] == pytest.approx(1000 * 41 * 8 / 1e6)
+
+
+@pytest.mark.parametrize("kind", ["cholesky", "lu", "qr"])
+@pytest.mark.parametrize("n", [100, 10_000])
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_refusal_names_the_smallest_memory_that_works(kind, n, durable):
+    with pytest.raises(DoesNotFitError) as refused:
+        plan(kind, n, 1000, durable=durable)
+    least = refused.value.requested
+    assert plan(kind, n, least, durable=durable).bytes_held <= least
+    for less in (least - 1, least * 99 // 100):
+        with pytest.raises(DoesNotFitError):
+            plan(kind, n, less, durable=durable)
