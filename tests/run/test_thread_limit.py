@@ -94,14 +94,18 @@ def test_a_check_of_files_needs_a_thread(files, refuse):
 
 
 def limited(folder, message):
-    """Multiply in a process whose memory addresses take few more threads."""
+    """Multiply in a process whose memory addresses have no room for one more thread."""
     hdgemm.matmul(np.ones((300, 300)), np.ones((300, 300)), options=OPTIONS)
+    # Larger than the stacks of ended threads, which the C library keeps for the next ones.
+    threading.stack_size(256 << 20)
     held = psutil.Process().memory_info().vms
-    resource.setrlimit(resource.RLIMIT_AS, (held + (40 << 20),) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (held + (80 << 20),) * 2)
     try:
         hdgemm.multiply(folder / "a.npy", folder / "b.npy", out=folder / "d.npy", options=OPTIONS)
     except HdgemmError as error:
         message.send(str(error))
+    else:
+        message.send("no error")
 
 
 def test_a_limit_of_addresses_is_told_as_such(files):
