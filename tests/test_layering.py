@@ -48,6 +48,7 @@ LEVELS = {
     "linalg.solving": 11,
     "linalg": 11,
     "blas": 11,
+    "array_api": 12,
     "array_functions": 12,
     "device_check": 12,
     "cluster": 12,

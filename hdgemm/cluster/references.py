@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from socket import gethostname
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from hdgemm.durable.fingerprint import differences, fingerprint, sampled
 from hdgemm.errors import InputError
 from hdgemm.matrices.base import Matrix, Operand
@@ -19,6 +17,7 @@ from hdgemm.matrices.filelocks import lock_for_writing
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
 from hdgemm.matrices.fingerprint import home_of
+from hdgemm.matrices.layout import as_dtype
 from hdgemm.matrices.location import Location, format_at
 from hdgemm.matrices.objectstore import open_unpublished
 from hdgemm.matrices.stores import open_location
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import ExitStack
     from pathlib import Path
+
+    import numpy as np
 
     from hdgemm.durable.fingerprint import Fingerprint
 
@@ -56,7 +57,7 @@ class FileReference:
         """Open the file."""
         file = BlockFile(self.path, writable=writable)
         try:
-            return FileMatrix(file, self.shape, np.dtype(self.dtype), self.offset, self.pitch)
+            return FileMatrix(file, self.shape, as_dtype(self.dtype), self.offset, self.pitch)
         except InputError:
             file.close()
             raise
@@ -181,7 +182,7 @@ def _in_one_file(x: Matrix, y: Matrix) -> bool:
 def _stored(matrix: Matrix, what: str) -> FileReference | StoreReference:
     if isinstance(matrix, FileMatrix):
         return FileReference(
-            matrix.path, matrix.shape, matrix.dtype.str, matrix.offset, matrix.pitch
+            matrix.path, matrix.shape, _text_of(matrix.dtype), matrix.offset, matrix.pitch
         )
     location = matrix.opened_from[0] if matrix.opened_from is not None else None
     if location is None and matrix.home is not None:  # the draft of a Zarr array
@@ -193,3 +194,8 @@ def _stored(matrix: Matrix, what: str) -> FileReference | StoreReference:
             "path or location"
         )
     return StoreReference(location, matrix.origin, matrix.shape)
+
+
+def _text_of(dtype: np.dtype[Any]) -> str:
+    """Return the text from which `as_dtype` makes a dtype; bfloat16 has no text of its own."""
+    return dtype.name if dtype.kind == "V" else dtype.str

@@ -95,6 +95,17 @@ def test_formats_of_c(client, case, out, many_blocks):
         assert_close_in_eps(np.asarray(c), a, b)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_workers_convert_low_precision(client, case, dtype):
+    folder, *_ = case
+    pytest.importorskip("ml_dtypes")
+    a, b = (np.random.default_rng(5).integers(-3, 4, shape) for shape in ((30, 20), (20, 40)))
+    np.save(folder / "A.npy", a.astype(dtype))
+    np.save(folder / "B.npy", b.astype(dtype))
+    run(client, case, folder / "C.npy")
+    np.testing.assert_array_equal(np.load(folder / "C.npy"), a @ b)
+
+
 def test_a_matrix_that_is_overwritten(client, case):
     folder, a, b = case
     with hdgemm.create(folder / "C.npy", (130, 140), order="F") as c:

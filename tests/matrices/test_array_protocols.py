@@ -313,3 +313,11 @@ def test_dask_reads_blocks_when_they_are_computed(stored, unread, monkeypatch):
         close(found, function(x))
     close(d.map_blocks(lambda block: block * 2).compute(), 2 * x)
     assert type(d[:10, :10].compute()) is np.ndarray
+
+
+def test_xarray_reads_blocks_by_dask(square):
+    xarray, dask = pytest.importorskip("xarray"), pytest.importorskip("dask.array")
+    matrix, array = square[:2]
+    lazy = xarray.DataArray(dask.from_array(matrix), dims=("row", "column"))
+    np.testing.assert_allclose((lazy + 1).mean("row"), (array + 1).mean(0))
+    np.testing.assert_allclose(hdgemm.matmul(lazy, array), array @ array)
