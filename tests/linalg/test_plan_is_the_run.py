@@ -83,7 +83,7 @@ def test_the_plan_is_the_run(tmp_path, monkeypatch, session, name, arguments, ki
     monkeypatch.chdir(tmp_path)
     routine = ROUTINES[name]
     square = routine.operands[0].square
-    shape = (N, N) if square else (5 * N, 8)
+    shape = (N, N) if square else (2 * N, 8)
     operands = {"a": stored(kind, "A", matrix_of(shape, arguments))}
     if len(routine.operands) > 1:
         operands["b"] = stored(kind, "B", np.ones((shape[0], 5)))
