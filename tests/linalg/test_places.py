@@ -64,7 +64,8 @@ def test_scratch_files_lie_beside_a_zarr_store_without_a_name(
 ):
     if not unnamed:
         without_unnamed_files(monkeypatch)
-    s, b = positive_definite(N, "float64"), random_matrix(N, 2, "float64")
+    n = 16
+    s, b = positive_definite(n, "float64"), random_matrix(n, 2, "float64")
     zarr.open_group(tmp_path / "A.zarr", mode="w", zarr_format=version).create_array("g/S", data=s)
     before = sorted((tmp_path / "A.zarr").rglob("*"))
     beside, names = [], set()
@@ -76,7 +77,7 @@ def test_scratch_files_lie_beside_a_zarr_store_without_a_name(
 
     how = {"options": SLABS, "observer": watch}
     place = f"{tmp_path / 'A.zarr'}::g/S"
-    unit = 30 * N * np.finfo(np.float64).eps * np.linalg.norm(s)
+    unit = 30 * n * np.finfo(np.float64).eps * np.linalg.norm(s)
     calls = (
         lambda: linalg.solve(place, b, **how),
         lambda: linalg.solve(place, b, assume_a="pos", lower=True, **how),

@@ -27,13 +27,19 @@ ITERATIONS = {"svds": [FIRST_PASS], "eigsh": [FIRST_PASS]}
 FILES = ("npy", "raw", "hdf5", "zarr")
 FORMATS = (*FILES, "array")
 CASES = [
-    (name, arguments, kind, durable)
+    # Every format with the first arguments of each routine; the others outside .npy in campaigns.
+    pytest.param(
+        name, arguments, kind, durable,
+        marks=[pytest.mark.campaign] if number and kind not in {"npy", "array"} else [],
+    )
     for name in dict.fromkeys(routine.name for routine in planned().values())
-    for arguments in (MODES | ITERATIONS).get(name, [planned()[name].defaults])
+    for number, arguments in enumerate(
+        (MODES | ITERATIONS).get(name, [planned()[name].defaults])
+    )
     for kind in (FORMATS if name in MODES else FILES)
     for durable in (False, True)
     if not durable or (planned()[name].durable and kind in {"npy", "raw"})
-]
+]  # fmt: skip
 ROUTINES = {routine.name: routine for routine in planned().values()}
 
 

@@ -5,6 +5,7 @@ import sys
 import warnings
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -49,6 +50,13 @@ OUTS = {
     "hdf5": "X.h5::X",
     "zarr": "X.zarr",
 }
+WHOLE = Options(host_memory="30MB", devices="host")
+SOME = [("array", False, OPTIONS), ("npy", True, OPTIONS), ("npy", False, WHOLE)]
+OTHERS = [
+    pytest.param(*case, marks=pytest.mark.campaign)
+    for case in product(OUTS, (False, True), (OPTIONS, WHOLE))
+    if case not in SOME and case[:2] != ("array", True)  # refused
+]
 
 
 @pytest.fixture
@@ -65,14 +73,10 @@ def moved(counts):
     return {stage: count for stage, count in counts.items() if count}
 
 
-@pytest.mark.parametrize("durable", [False, True])
-@pytest.mark.parametrize("out", OUTS)
+@pytest.mark.parametrize(("out", "durable", "options"), [*SOME, *OTHERS])
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("options", [OPTIONS, Options(host_memory="30MB", devices="host")])
 def test_the_plan_is_the_plan_that_runs(folder, call, out, durable, options):
     routine, arguments = CALLS[call]
-    if durable and out == "array":
-        return  # refused
     place = OUTS[out] and OUTS[out].format(shape=f"{N}x{N if routine == 'inv' else P}")
     a, b = ("T.npy", "Y.npy") if routine == "lstsq" else ("A.npy", "B.npy")
     given = {"out": place, "checkpoint": durable, "options": options, **arguments}
