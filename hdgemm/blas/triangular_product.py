@@ -15,7 +15,7 @@ from hdgemm.call.run_sequence import RunSequence
 from hdgemm.errors import InputError
 from hdgemm.linalg.solving.columns import ColumnSolver, solve_columns
 from hdgemm.linalg.solving.triangles import Triangle
-from hdgemm.linalg.storage import destination
+from hdgemm.linalg.storage import open_output
 from hdgemm.matrices.triangles import TriangularMatrix
 from hdgemm.product.arguments import as_scalar, flag, result_dtype, trans_flags
 from hdgemm.product.product import Product
@@ -217,7 +217,7 @@ def trsm(
     in_place = bool(overwrite_b) and rhs.dtype == dtype
     with (
         open_run(call) as run,
-        destination(out, b, rhs, order="C", overwrite_a=in_place, dtype=dtype) as target,
+        open_output(out, b, rhs, order="C", overwrite_a=in_place, dtype=dtype) as target,
     ):
         solver = ColumnSolver(solve, (triangle,))
         if factor == 0:

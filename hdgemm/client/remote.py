@@ -141,7 +141,7 @@ class Client:
         Parameters
         ----------
         *operands, process, **inputs
-            As in `compute`; of a product those of `submit`.
+            As in `compute`; a product takes the arguments of `submit`.
         """
         body = self._body(process, operands, inputs)
         at = f"/v1/processes/{process}/execution"

@@ -20,7 +20,7 @@ from hdgemm.cluster.coordinator import Coordinator
 from hdgemm.cluster.panel_job import PanelJob
 from hdgemm.cluster.product import check_client, of_blocks, parse_bandwidth, quantum_of
 from hdgemm.cluster.references import Reference
-from hdgemm.cluster.report import ProgressOf, merged_report
+from hdgemm.cluster.report import ClusterProgress, merged_report
 from hdgemm.cluster.verification import verify_factor
 from hdgemm.errors import InputError
 from hdgemm.matrices.fingerprint import unchanged
@@ -160,7 +160,7 @@ class _Run:
             job,
             durable,
             watch,
-            ProgressOf(watch, durable.output.matrix.shape),
+            ClusterProgress(watch, durable.output.matrix.shape),
             itemsize=_BLOCKS_IN_MEMORY * dtype.itemsize,
             bandwidth=self._bandwidth,
         ) as coordinator:

@@ -14,7 +14,7 @@ from hdgemm.cluster.connection import TOPIC_PREFIX, dask_client
 from hdgemm.cluster.coordinator import Coordinator
 from hdgemm.cluster.job import Job
 from hdgemm.cluster.references import Reference
-from hdgemm.cluster.report import ProgressOf, merged_report
+from hdgemm.cluster.report import ClusterProgress, merged_report
 from hdgemm.cluster.verification import verify_product
 from hdgemm.errors import InputError
 from hdgemm.matrices.filematrix import FileMatrix
@@ -242,7 +242,7 @@ def _run(
         job,
         durable,
         watch,
-        ProgressOf(watch, c.shape),
+        ClusterProgress(watch, c.shape),
         itemsize=c.dtype.itemsize,
         bandwidth=bandwidth,
     ) as coordinator:

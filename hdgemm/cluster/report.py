@@ -37,7 +37,7 @@ def label_of(address: str, workers: Mapping[str, WorkerInfo]) -> str:
     return f"{info.host}/{info.name}"
 
 
-class ProgressOf:
+class ClusterProgress:
     """Turns the state of a coordinator into snapshots, and events into calls of the observer.
 
     C has `shape` as it is stored.

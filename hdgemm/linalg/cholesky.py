@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.devices.run import Strategy
     from hdgemm.linalg.planning.slab import SlabPlan
-    from hdgemm.linalg.storage import Destination
+    from hdgemm.linalg.storage import OpenOutput
     from hdgemm.matrices.stored import StoredMatrix
 
 #: Columns that are read at a time, so that one triangle of A is read.
@@ -289,7 +289,7 @@ class _Factorisation:
             array[:column, column] = 0
         recorder.finish(plan, {"load1": sum(map(plan.nbytes, _strips(plan.n)))})
 
-    def _clear(self, target: Destination, factor: StoredMatrix, slabs: tuple[Columns, ...]) -> None:
+    def _clear(self, target: OpenOutput, factor: StoredMatrix, slabs: tuple[Columns, ...]) -> None:
         """Store zeros above the diagonal of a matrix that existed before."""
         if self.clean and not target.new:
             for slab in slabs:

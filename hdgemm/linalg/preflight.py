@@ -62,8 +62,8 @@ def plan(
     options, session
         As the routine takes them.
     arguments
-        Those of the routine that change its plan: `lower`, `overwrite_a`, `assume_a`, `transposed`,
-        `refine`, `trans`, `mode`. The plan of ``refine="float32"`` has three solves.
+        Arguments of the routine that change its plan: `lower`, `overwrite_a`, `assume_a`,
+        `transposed`, `refine`, `trans`, `mode`. The plan of ``refine="float32"`` has three solves.
 
     Raises
     ------

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.planning.slab import SlabPlan
     from hdgemm.linalg.qr_factorisation import QrFactorisation
     from hdgemm.linalg.slabs.slab import Slab
-    from hdgemm.linalg.storage import Destination, Output
+    from hdgemm.linalg.storage import OpenOutput, Output
     from hdgemm.matrices.stored import StoredMatrix
 
 
@@ -104,7 +104,7 @@ class QProduct:
 
     def _run_durably(
         self,
-        target: Destination,
+        target: OpenOutput,
         work: Output,
         factoring: SlabPlan,
         multiplying: SlabPlan,
@@ -150,7 +150,7 @@ class QProduct:
             (loaded, out.shape[0]),
         )
 
-    def _check_overlaps(self, target: Destination, r: Destination) -> None:
+    def _check_overlaps(self, target: OpenOutput, r: OpenOutput) -> None:
         """Refuse results that overwrite elements of C before they are read."""
         if self.c is None:
             return
@@ -163,7 +163,7 @@ class QProduct:
             raise InputError("r overlaps c, which is read after R is stored: choose another out")
 
     def _apply(
-        self, reflectors: Reflectors, plan: SlabPlan, recorder: Recorder, target: Destination
+        self, reflectors: Reflectors, plan: SlabPlan, recorder: Recorder, target: OpenOutput
     ) -> None:
         """Compute and store the slabs of the product that are not stored yet."""
         out, load, check = self._columns_of(target.stored), _load_identity, None
@@ -203,9 +203,7 @@ class QProduct:
         slab.array[len(top) :] = 0
         self._conjugate(slab)
 
-    def _store(
-        self, out: StoredMatrix, target: Destination, recorder: Recorder, slab: Slab
-    ) -> None:
+    def _store(self, out: StoredMatrix, target: OpenOutput, recorder: Recorder, slab: Slab) -> None:
         first, last, _ = slab.place
         self._conjugate(slab)
         top, done = slab.array[: out.shape[0]], target.checkpoint

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.planning.rows import RowPlan
     from hdgemm.linalg.planning.slab import Columns, Kind
     from hdgemm.linalg.slabs.slab import Slab
-    from hdgemm.linalg.storage import Destination
+    from hdgemm.linalg.storage import OpenOutput
     from hdgemm.matrices.stored import StoredMatrix
 
 #: Rows for each column from which R is computed by TSQR.
@@ -122,8 +122,8 @@ class QrFactorisation:
         )
 
     def place(
-        self, stack: ExitStack, output: Output, other: Destination | None = None
-    ) -> Destination:
+        self, stack: ExitStack, output: Output, other: OpenOutput | None = None
+    ) -> OpenOutput:
         """Open a result; it is published when the stack is left without an error.
 
         Raises
@@ -141,7 +141,7 @@ class QrFactorisation:
         return target
 
     @contextmanager
-    def _input_unchanged(self, target: Destination) -> Iterator[None]:
+    def _input_unchanged(self, target: OpenOutput) -> Iterator[None]:
         """Raise on leaving when the file of A changed, unless a result goes there."""
         with ExitStack() as check:
             check.enter_context(input_unchanged(self.source, target.stored))
@@ -224,14 +224,14 @@ class QrFactorisation:
         devices = {name for plan in plans for name in plan.devices}
         return Recorder(self.how.watch, sum(plan.flops for plan in plans), devices=sorted(devices))
 
-    def factor_with_r(self, v: StoredMatrix, r: Destination, plan: SlabPlan) -> Reflectors:
+    def factor_with_r(self, v: StoredMatrix, r: OpenOutput, plan: SlabPlan) -> Reflectors:
         """Compute and report the reflectors, which are stored in `v`, and R."""
         reflectors, recorder = Reflectors(v, plan), self.recorder(plan)
         self.factor(reflectors, r, recorder)
         recorder.finish(plan)
         return reflectors
 
-    def factor(self, reflectors: Reflectors, r: Destination, recorder: Recorder) -> None:
+    def factor(self, reflectors: Reflectors, r: OpenOutput, recorder: Recorder) -> None:
         """Compute the reflectors and R."""
         check_reread(reflectors.stored.dtype, self.dtype)
         with SlabPipeline(
@@ -245,7 +245,7 @@ class QrFactorisation:
         ) as pipeline:
             reflectors.factor(pipeline)
 
-    def factor_alone(self, target: Destination, plan: SlabPlan) -> Reflectors:
+    def factor_alone(self, target: OpenOutput, plan: SlabPlan) -> Reflectors:
         """Compute the reflectors, without R; durably where the target is, and report it."""
         done = target.checkpoint
         if done is not None and done.finished and isinstance(done.plan, SlabPlan):
@@ -312,7 +312,7 @@ class QrFactorisation:
             part = upper_columns(reflectors.stored, plan.m, place.first, place.last)
             done.store(0, place, part, {})
 
-    def _store(self, recorder: Recorder, v: StoredMatrix, r: Destination, slab: Slab) -> None:
+    def _store(self, recorder: Recorder, v: StoredMatrix, r: OpenOutput, slab: Slab) -> None:
         """Store a slab's reflectors, and then the columns of R above them."""
         first, last, _ = slab.place
         kept = slab.array[:, : max(0, min(last, v.shape[1]) - first)]
@@ -337,7 +337,7 @@ def stored_rows(last: int, pivots: int, rows: int, *, new: bool) -> int:
     return min(last, pivots) if new else rows
 
 
-def checkpoint_of(target: Destination) -> SlabCheckpoint:
+def checkpoint_of(target: OpenOutput) -> SlabCheckpoint:
     """Return the durable run that stores a result."""
     if target.checkpoint is None:
         raise InputError("the result is not durable")

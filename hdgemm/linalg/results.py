@@ -18,7 +18,7 @@ from hdgemm.product.target import single
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from hdgemm.linalg.storage import Destination
+    from hdgemm.linalg.storage import OpenOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class Result:
             raise InputError("out overlaps a, which is read more than once: choose another out")
         return cls(given, output, vector)
 
-    def opened(self, stack: ExitStack) -> Destination:
+    def opened(self, stack: ExitStack) -> OpenOutput:
         """Open the place; it is published when the stack is left without an error."""
         return stack.enter_context(self.output.opened())
 
-    def value(self, target: Destination) -> Any:
+    def value(self, target: OpenOutput) -> Any:
         """Return the result for the caller: of a .npy file a memmap, a vector for a vector."""
         if isinstance(self.given, np.ndarray):
             return self.given
@@ -92,7 +92,7 @@ class Result:
 
 def open_results(
     stack: ExitStack, results: tuple[Result, ...], source: StoredMatrix
-) -> list[Destination]:
+) -> list[OpenOutput]:
     """Open the places of results, which must lie apart; A must not change until they are left."""
     targets = [result.opened(stack) for result in results]
     for number, target in enumerate(targets):

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class OpenOutput:
     """The matrix that a result is stored in.
 
     Parameters
@@ -248,7 +248,7 @@ class Output:
         return ResultPlace.of_existing(existing.operand, updates=self.over_a)
 
     @contextmanager
-    def opened(self, *, sparse: bool = False) -> Iterator[Destination]:
+    def opened(self, *, sparse: bool = False) -> Iterator[OpenOutput]:
         """Yield the result for writing; a new file gets its name on leaving without an error.
 
         With `sparse`, a new file has no disk space before it is written.
@@ -259,17 +259,17 @@ class Output:
                 companions.beside = target.location.path.resolve()
             yield replace(target, companions=companions)
 
-    def _opened(self, sparse: bool) -> AbstractContextManager[Destination]:
+    def _opened(self, sparse: bool) -> AbstractContextManager[OpenOutput]:
         if self.command is not None:
             return _durable(self, self.command)
         if self.over_a:
             return _overwritten(self.a)
         if self.out is None:
             array = np.zeros(*self.form)  # type: ignore[call-overload]
-            return nullcontext(Destination(open_stored(array, "r+"), array, new=True))
+            return nullcontext(OpenOutput(open_stored(array, "r+"), array, new=True))
         if isinstance(self.out, ScratchFile):
             stored = self.out.create(self.form, sparse=sparse)
-            return nullcontext(Destination(stored, stored, new=True))
+            return nullcontext(OpenOutput(stored, stored, new=True))
         if isinstance(self.out, Location):
             return _created(self.out, self.form, sparse)
         return _existing(self)
@@ -297,9 +297,9 @@ def plan_for(
     )
 
 
-def destination(
+def open_output(
     out: Any, a: Any, source: StoredMatrix, **how: Any
-) -> AbstractContextManager[Destination]:
+) -> AbstractContextManager[OpenOutput]:
     """Yield where a result goes; takes the parameters of `Output.of`."""
     output = Output.of(out, a, source, **how)
     command = how.get("command")
@@ -312,42 +312,42 @@ def _as_described(where: Location | None, form: _Form) -> StoredMatrix:
 
 
 @contextmanager
-def _overwritten(a: Any) -> Iterator[Destination]:
+def _overwritten(a: Any) -> Iterator[OpenOutput]:
     with (
         _open_writable(a, "a") as stored,
         _only_run(a, stored),
         keeps_name(stored.operand.matrix),
     ):
         check_whole(stored.operand)
-        yield Destination(stored, a, parse_location(a) if is_location(a) else None)
+        yield OpenOutput(stored, a, parse_location(a) if is_location(a) else None)
 
 
 @contextmanager
-def _created(place: Location, form: _Form, sparse: bool) -> Iterator[Destination]:
+def _created(place: Location, form: _Form, sparse: bool) -> Iterator[OpenOutput]:
     shape, dtype, order = form
     with create_matrix(place, shape, dtype, order=order, sparse=sparse) as draft:
-        yield Destination(StoredMatrix(draft.operand, writable=True), location=place, new=True)
+        yield OpenOutput(StoredMatrix(draft.operand, writable=True), location=place, new=True)
         draft.publish()
 
 
 @contextmanager
-def _existing(output: Output) -> Iterator[Destination]:
+def _existing(output: Output) -> Iterator[OpenOutput]:
     with (
         _open_writable(output.out, "out") as stored,
         keeps_name(stored.operand.matrix),
     ):
-        yield Destination(stored, output.out)
+        yield OpenOutput(stored, output.out)
 
 
 @contextmanager
-def _durable(output: Output, command: Command) -> Iterator[Destination]:
+def _durable(output: Output, command: Command) -> Iterator[OpenOutput]:
     """Yield where a durable run stores its result; it is published on leaving without an error."""
     source, (shape, dtype, order) = output.source, output.form
     if isinstance(output.out, Location):
         place = output.out
         aside = ResultPlace.aside(place, shape, dtype, order, sparse=command.triangle)
         with _run(command, source, aside) as checkpoint:
-            yield Destination(checkpoint.stored, None, place, new=True, checkpoint=checkpoint)
+            yield OpenOutput(checkpoint.stored, None, place, new=True, checkpoint=checkpoint)
         return
     given = output.a if output.over_a else output.out
     with _open_writable(given, "a" if output.over_a else "out") as stored:
@@ -357,7 +357,7 @@ def _durable(output: Output, command: Command) -> Iterator[Destination]:
         existing = ResultPlace.of_existing(stored.operand, updates=updates)
         with _run(command, source, existing) as checkpoint, keeps_name(matrix):
             location = parse_location(given) if is_location(given) else None
-            yield Destination(stored, given, location, checkpoint=checkpoint)
+            yield OpenOutput(stored, given, location, checkpoint=checkpoint)
 
 
 @contextmanager
@@ -411,7 +411,7 @@ def _check_out(
         )
 
 
-def check_apart(one: Destination, other: Destination) -> None:
+def check_apart(one: OpenOutput, other: OpenOutput) -> None:
     """Refuse two results in one place."""
     if (one.location is not None and one.location == other.location) or overlaps(
         one.stored.operand.matrix, other.stored.operand.matrix

@@ -16,7 +16,7 @@ import numpy as np
 from hdgemm.durable.fingerprint import differences, sampled
 from hdgemm.errors import InputError
 from hdgemm.linalg.slabs.run import say_state
-from hdgemm.linalg.storage import Destination
+from hdgemm.linalg.storage import OpenOutput
 from hdgemm.matrices.factor_files import ARRAYS, FactorFiles, checksum
 from hdgemm.matrices.files import open_regular
 from hdgemm.matrices.location import Location, parse_location
@@ -66,7 +66,7 @@ Factorisation: TypeAlias = LUFactors | CholeskyFactor | QRFactors
 
 
 def reserve_beside(
-    target: Destination, kind: str, a: StoredMatrix, itemsize: int = 0, other: Any = None
+    target: OpenOutput, kind: str, a: StoredMatrix, itemsize: int = 0, other: Any = None
 ) -> None:
     """Take disk space for the files beside a factor, before A is overwritten.
 
@@ -109,14 +109,14 @@ def _place(out: Any) -> Matrix | Path | None:
     )
 
 
-def _files(target: Destination) -> FactorFiles | None:
+def _files(target: OpenOutput) -> FactorFiles | None:
     """Return the files beside the factor of a run; None for a factor in no file."""
     beside = target.companions.beside
     return None if beside is None else FactorFiles.of(beside)
 
 
 def save_factors(
-    target: Destination, kind: str, arrays: Mapping[str, NDArray[Any]], **facts: Any
+    target: OpenOutput, kind: str, arrays: Mapping[str, NDArray[Any]], **facts: Any
 ) -> None:
     """Save what belongs to a factor beside it, for `open`; nothing for a factor in no file.
 
@@ -139,7 +139,7 @@ def save_factors(
 
 
 def _save_beside(
-    target: Destination, kind: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
+    target: OpenOutput, kind: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
 ) -> None:
     files = _files(target)
     if files is None:
@@ -197,7 +197,7 @@ def open(  # noqa: A001 - its name within hdgemm.linalg, as hdgemm.open
             f"{files.description} describes another factorisation: {'; '.join(found)}; "
             "factor the matrix again"
         )
-    matrix = Destination(stored, location=place).result()
+    matrix = OpenOutput(stored, location=place).result()
     if record["kind"] == "lu":
         return LUFactors(matrix, _array(place, files.array("piv"), record["arrays"].get("piv")))
     if record["kind"] == "qr":

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.solving.factors import LU
-    from hdgemm.linalg.storage import Destination
+    from hdgemm.linalg.storage import OpenOutput
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.pipeline.plan import Stage
 
@@ -216,7 +216,7 @@ class _Call:
     def _store_lower(
         self,
         found: LU,
-        left: Destination,
+        left: OpenOutput,
         plan: SlabPlan,
         p: NDArray[np.int64],
         recorder: Recorder,

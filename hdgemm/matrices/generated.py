@@ -99,7 +99,7 @@ def generated(
     Returns
     -------
     StoredMatrix
-        As of `hdgemm.open`, for reading.
+        A matrix as `hdgemm.open` returns it, for reading.
 
     Raises
     ------

@@ -11,7 +11,7 @@ import numpy as np
 from hdgemm.durable.journal import locked_name
 from hdgemm.durable.place import ResultPlace
 from hdgemm.errors import InputError
-from hdgemm.linalg.storage import Destination
+from hdgemm.linalg.storage import OpenOutput
 from hdgemm.linalg.stored_factors import reserve_beside, save_factors
 from hdgemm.matrices.companions import CompanionFiles
 from hdgemm.matrices.draft import real_path
@@ -72,13 +72,13 @@ class Target:
     operand
         The file, aside until it is complete.
     draft
-        The `Destination` on rank 0; None on the others.
+        The `OpenOutput` on rank 0; None on the others.
     """
 
     place: Location
     world: Communicator
     operand: Operand
-    draft: Destination | None
+    draft: OpenOutput | None
     publish: Callable[[], None]
     error: Exception | None = field(default=None, init=False)
 
@@ -163,7 +163,7 @@ def new_target(
                 companions = stack.enter_context(CompanionFiles())
                 companions.beside = place.path.resolve()
                 stored = StoredMatrix(draft.operand, writable=True)
-                target = Destination(stored, None, place, new=True, companions=companions)
+                target = OpenOutput(stored, None, place, new=True, companions=companions)
                 if factor is not None:
                     kind, source = factor
                     reserve_beside(target, kind, source, np.dtype(np.int64).itemsize)

@@ -117,7 +117,7 @@ class RowCheckpoint(JournaledRun):
     Attributes
     ----------
     plan
-        That of the earlier run; None without one.
+        Plan of the earlier run; None without one.
     kept
         Blocks of rows that were reduced already.
 

@@ -109,7 +109,7 @@ class TallRows:
         Parameters
         ----------
         buffer
-            As of `buffer`.
+            Memory that the method `buffer` returned.
         recorder, step
             Records the reads, for a core and a block.
         column_major

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.fortran import cholesky_pairs, rank_k, trsm
-from hdgemm.linalg.slabs.chunk import add_product
+from hdgemm.linalg.slabs.column_span import add_product
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.tasks.kernels import factor_diagonal
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.call.recorder import Recorder
-    from hdgemm.linalg.slabs.chunk import Chunk
+    from hdgemm.linalg.slabs.column_span import ColumnSpan
     from hdgemm.linalg.slabs.pipeline import SlabPipeline
     from hdgemm.linalg.slabs.resident import ResidentBlock
     from hdgemm.linalg.slabs.slab import FactoredColumns
@@ -30,18 +30,18 @@ class TrapezoidElimination:
     def __init__(self, pipeline: SlabPipeline) -> None:
         self._recorder = pipeline.recorder
 
-    def update(self, chunk: Chunk, block: FactoredColumns, number: int) -> None:
-        """Subtract the product of earlier columns with their rows at the chunk's diagonal."""
-        top = chunk.place.first - chunk.place.top
-        place = chunk.slab.number, number
-        _subtract(chunk.array[top:], block.array[top:], place, self._recorder)
+    def update(self, span: ColumnSpan, block: FactoredColumns, number: int) -> None:
+        """Subtract the product of earlier columns with their rows at the span's diagonal."""
+        top = span.place.first - span.place.top
+        place = span.slab.number, number
+        _subtract(span.array[top:], block.array[top:], place, self._recorder)
 
-    def factor(self, chunk: Chunk) -> None:
-        """Factor the trapezoid of a chunk; clear what is above it."""
-        top = chunk.place.first - chunk.place.top
-        factor_panel(chunk.array[top:], chunk.place.first, chunk.slab.number, self._recorder)
-        for column in range(chunk.place.width):
-            chunk.array[: top + column, column] = 0
+    def factor(self, span: ColumnSpan) -> None:
+        """Factor the trapezoid of a span; clear what is above it."""
+        top = span.place.first - span.place.top
+        factor_panel(span.array[top:], span.place.first, span.slab.number, self._recorder)
+        for column in range(span.place.width):
+            span.array[: top + column, column] = 0
 
     def squares(self, _block: FactoredColumns) -> tuple[()]:
         """Devices need nothing beside a block."""

@@ -1,6 +1,6 @@
-"""Left-looking elimination of slabs: by tasks on chunks of their columns, or on devices.
+"""Left-looking elimination of slabs: by tasks on spans of their columns, or on devices.
 
-On the host a chunk is updated by each block of earlier columns, then by the chunks left of it in
+On the host a span is updated by each block of earlier columns, then by the spans left of it in
 its slab, and then factored. Chunks depend on each other through their factors only, so that the
 panel of one slab is factored while other cores begin to update the next slab (lookahead).
 
@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.linalg.planning.slab import Columns, factored, panels, strips
-from hdgemm.linalg.slabs.chunk import Chunk
+from hdgemm.linalg.slabs.column_span import ColumnSpan
 from hdgemm.machine.limits import cores
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from hdgemm.linalg.planning.slab import SlabPlan
-    from hdgemm.linalg.slabs.chunk import Factorisation
+    from hdgemm.linalg.slabs.column_span import Factorisation
     from hdgemm.linalg.slabs.core_team import CoreTeam
     from hdgemm.linalg.slabs.pipeline import SlabPipeline
     from hdgemm.linalg.slabs.resident import ResidentBlock, ResidentColumns
     from hdgemm.linalg.slabs.slab import FactoredColumns, Slab
 
-    _Span = tuple[int, int]
+    _Ends = tuple[int, int]
 
-#: Columns of a chunk: with fewer, gemm is slower; with more, it is hardly faster.
+#: Columns of a span: with fewer, gemm is slower; with more, it is hardly faster.
 _NARROWEST: Final = 64
 _WIDEST: Final = 512
 #: Chunks for each core that are factored, so that all cores are busy until shortly before the end
@@ -41,58 +41,58 @@ _WIDEST: Final = 512
 _PER_CORE: Final = 2
 
 
-def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Factorisation) -> list[Chunk]:
-    """Queue the updates and the factorisation of a slab; return its chunks, none on devices."""
+def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Factorisation) -> list[ColumnSpan]:
+    """Queue the updates and the factorisation of a slab; return its spans, none on devices."""
     plan = pipeline.plan
     if plan.devices:
         _run_slab(pipeline, slab, method)
         return []
-    own, rest = _spans(plan, slab.place)
-    chunks = [Chunk(pipeline.team, slab, *span) for span in (*own, *rest)]
-    wide = _joined(pipeline.team, slab, chunks)
+    own, rest = _cut_slab(plan, slab.place)
+    spans = [ColumnSpan(pipeline.team, slab, *ends) for ends in (*own, *rest)]
+    wide = _joined(pipeline.team, slab, spans)
     for number, block in enumerate(pipeline.earlier(slab), 1):
-        for chunk in wide:
-            block.tasks.append(chunk.then(partial(method.update, chunk, block, number)))
-    for chunk in chunks:
-        chunk.latest = next(x.latest for x in wide if chunk.place.first < x.place.last)
-    _queue_panels(pipeline, chunks, len(own), method)
-    return chunks
+        for span in wide:
+            block.tasks.append(span.then(partial(method.update, span, block, number)))
+    for span in spans:
+        span.latest = next(x.latest for x in wide if span.place.first < x.place.last)
+    _queue_panels(pipeline, spans, len(own), method)
+    return spans
 
 
 def _queue_panels(
-    pipeline: SlabPipeline, chunks: list[Chunk], panels: int, method: Factorisation
+    pipeline: SlabPipeline, spans: list[ColumnSpan], panels: int, method: Factorisation
 ) -> None:
-    """Queue the factorisation of the first chunks, and the updates of the chunks right of each.
+    """Queue the factorisation of the first spans, and the updates of the spans right of each.
 
     The next panel is updated and factored first (lookahead); then the others are updated, so that
-    all chunks advance together and few tasks are left for the end.
+    all spans advance together and few tasks are left for the end.
     """
     cholesky = pipeline.plan.kind == "cholesky"
     ahead: tuple[FactoredColumns, Future[None]] | None = None
 
-    def update(chunk: Chunk) -> None:
+    def update(span: ColumnSpan) -> None:
         if ahead is not None:
-            chunk.then(partial(method.update, chunk, ahead[0], 0), ahead[1])
+            span.then(partial(method.update, span, ahead[0], 0), ahead[1])
 
-    for number, chunk in enumerate(chunks[:panels], 1):
-        update(chunk)
-        factored = chunk.then(partial(method.factor, chunk))
-        for other in chunks[number:]:
+    for number, span in enumerate(spans[:panels], 1):
+        update(span)
+        factored = span.then(partial(method.factor, span))
+        for other in spans[number:]:
             update(other)
-        ahead = chunk.block(chunk.place.top if cholesky else chunk.place.first), factored
-    for chunk in chunks[panels:]:
-        update(chunk)
+        ahead = span.block(span.place.top if cholesky else span.place.first), factored
+    for span in spans[panels:]:
+        update(span)
 
 
-def _joined(team: CoreTeam, slab: Slab, chunks: list[Chunk]) -> list[Chunk]:
-    """Join neighbours to chunks of at most `_WIDEST` columns, one for each core at least.
+def _joined(team: CoreTeam, slab: Slab, spans: list[ColumnSpan]) -> list[ColumnSpan]:
+    """Join neighbours to spans of at most `_WIDEST` columns, one for each core at least.
 
-    Earlier columns update these: gemm is faster with more columns. Narrow chunks are factored.
+    Earlier columns update these: gemm is faster with more columns. Narrow spans are factored.
     """
-    widest = max((chunk.place.width for chunk in chunks), default=1)
-    count = max(1, min(_WIDEST // widest, len(chunks) // cores()))
-    groups = [chunks[at : at + count] for at in range(0, len(chunks), count)]
-    return [Chunk(team, slab, group[0].place.first, group[-1].place.last) for group in groups]
+    widest = max((span.place.width for span in spans), default=1)
+    count = max(1, min(_WIDEST // widest, len(spans) // cores()))
+    groups = [spans[at : at + count] for at in range(0, len(spans), count)]
+    return [ColumnSpan(team, slab, group[0].place.first, group[-1].place.last) for group in groups]
 
 
 def _run_slab(pipeline: SlabPipeline, slab: Slab, method: Factorisation) -> None:
@@ -109,10 +109,10 @@ def _run_slab(pipeline: SlabPipeline, slab: Slab, method: Factorisation) -> None
     _begin_fetch(resident, own[:1])
     for panel, after in zip(own, following, strict=True):
         _settle(resident)
-        chunk = Chunk(pipeline.team, slab, panel.first, panel.last)
-        method.factor(chunk)
+        span = ColumnSpan(pipeline.team, slab, panel.first, panel.last)
+        method.factor(span)
         if panel.last < place.last:
-            sent = _sent(resident, method, chunk.block(factored(plan, panel).top), 0)
+            sent = _sent(resident, method, span.block(factored(plan, panel).top), 0)
             middle = panel.last if after is None else after.last
             _update(resident, sent, method, Columns(panel.last, middle, 0))
             _begin_fetch(resident, [] if after is None else [after])
@@ -152,17 +152,17 @@ def _settle(resident: Sequence[ResidentColumns]) -> None:
         columns.settle()
 
 
-def _spans(plan: SlabPlan, place: Columns) -> tuple[list[_Span], list[_Span]]:
-    """Cut the columns of a slab that are eliminated, and the others, into chunks."""
+def _cut_slab(plan: SlabPlan, place: Columns) -> tuple[list[_Ends], list[_Ends]]:
+    """Cut the columns of a slab that are eliminated, and the others, into spans."""
     if plan.kind in ("form q", "apply q"):
         return [], _cut(place.first, place.last)
     own = plan.eliminated(place)
-    if plan.kind == "qr":  # each chunk is a block with a T of its own
+    if plan.kind == "qr":  # each span is a block with a T of its own
         return [part[:2] for part in plan.parts(place)], _cut(own.last, place.last)
     return _cut(own.first, own.last), _cut(own.last, place.last)
 
 
-def _cut(first: int, last: int) -> list[_Span]:
+def _cut(first: int, last: int) -> list[_Ends]:
     width = last - first
     count = max(1, -(-width // _WIDEST), min(_PER_CORE * cores(), width // _NARROWEST))
     step = max(1, -(-width // (8 * count)) * 8)

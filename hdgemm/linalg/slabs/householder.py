@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.fortran import elimination_pairs, geqrt, trmm
-from hdgemm.linalg.slabs.chunk import add_product
+from hdgemm.linalg.slabs.column_span import add_product
 from hdgemm.linalg.slabs.elimination import queue_slab
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hdgemm.linalg.checkpoint import SlabCheckpoint
     from hdgemm.linalg.planning.slab import Columns, SlabPlan
-    from hdgemm.linalg.slabs.chunk import Chunk
+    from hdgemm.linalg.slabs.column_span import ColumnSpan
     from hdgemm.linalg.slabs.pipeline import SlabPipeline
     from hdgemm.linalg.slabs.resident import ResidentBlock
     from hdgemm.linalg.slabs.slab import FactoredColumns
@@ -83,31 +83,31 @@ class Reflectors:
 
 @dataclass(frozen=True, slots=True)
 class _Elimination:
-    """Application of reflectors to the chunks of a pipeline, and their factorisation."""
+    """Application of reflectors to the spans of a pipeline, and their factorisation."""
 
     reflectors: Reflectors
     pipeline: SlabPipeline
     trans: str
 
-    def update(self, chunk: Chunk, block: FactoredColumns, number: int) -> None:
-        """Overwrite a chunk C by Q·C or Q^H·C, by the reflectors V of a block of columns.
+    def update(self, span: ColumnSpan, block: FactoredColumns, number: int) -> None:
+        """Overwrite a span C by Q·C or Q^H·C, by the reflectors V of a block of columns.
 
         The upper triangle of V is not read.
         """
-        v, t, c = block.array, self.reflectors.t(block.place), chunk.array[block.place.first :]
+        v, t, c = block.array, self.reflectors.t(block.place), span.array[block.place.first :]
         width = v.shape[1]
         if not (width and c.shape[1]):
             return
-        place, recorder = (chunk.slab.number, number), self.pipeline.recorder
+        place, recorder = (span.slab.number, number), self.pipeline.recorder
         pairs = c.shape[1] * width**2 / 3  # in each of the three triangular products
-        with self._operation(chunk, pairs, number):
+        with self._operation(span, pairs, number):
             product = np.array(c[:width], order="F")
             trmm(v[:width], product, trans="C", unit=True)
         add_product(recorder, place, 1.0, v[width:], c[width:], product, trans_a="C")
-        with self._operation(chunk, pairs, number):
+        with self._operation(span, pairs, number):
             trmm(t, product, lower=False, trans=self.trans)
         add_product(recorder, place, -1.0, v[width:], product, c[width:])
-        with self._operation(chunk, pairs, number):
+        with self._operation(span, pairs, number):
             trmm(v[:width], product, unit=True)
             c[:width] -= product
 
@@ -129,13 +129,15 @@ class _Elimination:
         block.multiply(-1.0, scaled, v, c)
         return count * width * (2.0 * c.cols - width)
 
-    def factor(self, chunk: Chunk) -> None:
-        """Factor a chunk from its diagonal on."""
-        panel = chunk.array[chunk.place.first :]
-        with self._operation(chunk, 2 * elimination_pairs(*panel.shape), 0):
-            geqrt(panel, self.reflectors.t(chunk.place))
+    def factor(self, span: ColumnSpan) -> None:
+        """Factor a span from its diagonal on."""
+        panel = span.array[span.place.first :]
+        with self._operation(span, 2 * elimination_pairs(*panel.shape), 0):
+            geqrt(panel, self.reflectors.t(span.place))
 
-    def _operation(self, chunk: Chunk, pairs: float, number: int) -> AbstractContextManager[None]:
+    def _operation(
+        self, span: ColumnSpan, pairs: float, number: int
+    ) -> AbstractContextManager[None]:
         flops = int(flops_per_multiply_add(self.reflectors.plan.dtype) * pairs)
         recorder = self.pipeline.recorder
-        return recorder.operation("mult1", chunk.slab.number, flops=flops, block=number)
+        return recorder.operation("mult1", span.slab.number, flops=flops, block=number)

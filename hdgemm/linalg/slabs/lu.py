@@ -1,4 +1,4 @@
-"""LU factorisation by slabs: updates, panels and interchanges of rows on chunks of columns."""
+"""LU factorisation by slabs: updates, panels and interchanges of rows on spans of columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from hdgemm.fortran import elimination_pairs, laswp, trsm
 from hdgemm.linalg.planning.slab import Columns
-from hdgemm.linalg.slabs.chunk import Chunk, add_product
+from hdgemm.linalg.slabs.column_span import ColumnSpan, add_product
 from hdgemm.linalg.slabs.elimination import queue_slab
 from hdgemm.pipeline.devices.interchanges import moves_of
 from hdgemm.pipeline.devices.protocol import Triangle
@@ -44,7 +44,7 @@ class _ByColumns:
     Parameters
     ----------
     eliminate
-        Factors a chunk of columns.
+        Factors a span of columns.
     """
 
     def __init__(self, pipeline: SlabPipeline, eliminate: Elimination) -> None:
@@ -62,20 +62,20 @@ class _ByColumns:
         first, last, _ = self._slabs[slab.number]
         if first < last:  # not right of the last pivot
             slab.notes.update(pivots=self.pivots[first:last], zero=np.array(self.zero))
-        chunks = queue_slab(self._pipeline, slab, self)
-        own = [chunk for chunk in chunks if chunk.place.first < last]
-        # Updates of chunks right of the last pivot read L in the order of its own chunk.
-        updated = [done for chunk in chunks[len(own) - 1 :] for done in chunk.latest]
-        for chunk in own[:-1]:
-            chunk.then(partial(self._interchange_left, chunk, last), *updated)
+        spans = queue_slab(self._pipeline, slab, self)
+        own = [span for span in spans if span.place.first < last]
+        # Updates of spans right of the last pivot read L in the order of its own span.
+        updated = [done for span in spans[len(own) - 1 :] for done in span.latest]
+        for span in own[:-1]:
+            span.then(partial(self._interchange_left, span, last), *updated)
 
-    def update(self, chunk: Chunk, block: FactoredColumns, number: int) -> None:
-        """Interchange rows of a chunk, compute the rows of U beside a block of L, and subtract
+    def update(self, span: ColumnSpan, block: FactoredColumns, number: int) -> None:
+        """Interchange rows of a span, compute the rows of U beside a block of L, and subtract
         their product below.
         """
-        array, recorder = chunk.array, self._pipeline.recorder
+        array, recorder = span.array, self._pipeline.recorder
         first, last, _ = block.place
-        width, place = last - first, (chunk.slab.number, number)
+        width, place = last - first, (span.slab.number, number)
         start, stop = self._interchanged(block, number)
         if start < stop:
             with recorder.operation("mult1", place[0], block=number):
@@ -112,24 +112,24 @@ class _ByColumns:
         width = last - first
         return block.width * (width**2 / 2 + width * below.cols)
 
-    def factor(self, chunk: Chunk) -> None:
-        """Factor the rows of a chunk from its diagonal on."""
-        first, last, _ = chunk.place
+    def factor(self, span: ColumnSpan) -> None:
+        """Factor the rows of a span from its diagonal on."""
+        first, last, _ = span.place
         found, info = factor_panel(
-            chunk.array[first:], chunk.slab.number, self._pipeline.recorder, self._eliminate
+            span.array[first:], span.slab.number, self._pipeline.recorder, self._eliminate
         )
         self.pivots[first:last] = found + first
         if self._pipeline.plan.devices:
-            left = chunk.slab.array[:, : first - chunk.slab.place.first]
+            left = span.slab.array[:, : first - span.slab.place.first]
             laswp(left, self.pivots[first:last], first)
         self.zero = self.zero or (info and info + first)
-        chunk.slab.notes["zero"][...] = self.zero
+        span.slab.notes["zero"][...] = self.zero
 
-    def _interchange_left(self, chunk: Chunk, last: int) -> None:
-        """Apply the interchanges of the chunks right of one, up to column `last`."""
-        first = chunk.place.last
-        with self._pipeline.recorder.operation("mult1", chunk.slab.number):
-            laswp(chunk.array, self.pivots[first:last], first)
+    def _interchange_left(self, span: ColumnSpan, last: int) -> None:
+        """Apply the interchanges of the spans right of one, up to column `last`."""
+        first = span.place.last
+        with self._pipeline.recorder.operation("mult1", span.slab.number):
+            laswp(span.array, self.pivots[first:last], first)
 
 
 def recorded(checkpoint: SlabCheckpoint) -> tuple[NDArray[np.int64], int]:
@@ -153,11 +153,11 @@ def interchange_stored(pipeline: SlabPipeline, pivots: NDArray[np.int64]) -> Non
     """Apply the interchanges of later slabs to the rows of L in earlier ones."""
     pipeline.recorder.phase = "interchange"
 
-    def interchange(chunk: Chunk, last: int) -> None:
-        with pipeline.recorder.operation("mult1", chunk.slab.number):
-            laswp(chunk.array, pivots[last:] - chunk.place.top, last - chunk.place.top)
+    def interchange(span: ColumnSpan, last: int) -> None:
+        with pipeline.recorder.operation("mult1", span.slab.number):
+            laswp(span.array, pivots[last:] - span.place.top, last - span.place.top)
 
     for slab in pipeline.below():
         for columns, _ in slab.loads:
-            chunk = Chunk(pipeline.team, slab, columns.first, columns.last)
-            chunk.then(partial(interchange, chunk, slab.place.last))
+            span = ColumnSpan(pipeline.team, slab, columns.first, columns.last)
+            span.then(partial(interchange, span, slab.place.last))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.slabs.slab import Slab
-    from hdgemm.linalg.storage import Destination
+    from hdgemm.linalg.storage import OpenOutput
     from hdgemm.matrices.stored import StoredMatrix
 
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def slab_run(
     a: StoredMatrix,
     out: StoredMatrix,
-    target: Destination,
+    target: OpenOutput,
     run: OpenRun,
     check: Callable[[Slab], None] | None,
     plan: SlabPlan,
@@ -86,7 +86,7 @@ def say_state(error: BaseException, state: str) -> None:
         error.add_note(state)
 
 
-def _allocate_slabs(target: Destination, out: StoredMatrix, plan: SlabPlan) -> None:
+def _allocate_slabs(target: OpenOutput, out: StoredMatrix, plan: SlabPlan) -> None:
     """Take disk space for the slabs of a new matrix, and leave a hole for the other triangle.
 
     `out` is the matrix or its transpose; an array is left as it is.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hdgemm.call.keywords import Call
     from hdgemm.call.plans import LinearPlan
     from hdgemm.linalg.checkpoint import Command, SlabCheckpoint
-    from hdgemm.linalg.storage import Destination
+    from hdgemm.linalg.storage import OpenOutput
 
 
 class ColumnSolver(NamedTuple):
@@ -123,7 +123,7 @@ class RightHandSides(NamedTuple):
         vector = self.vector and isinstance(given, np.ndarray) and given.ndim == 1
         return given[:, np.newaxis] if vector else given
 
-    def result(self, out: Any, target: Destination) -> Any:
+    def result(self, out: Any, target: OpenOutput) -> Any:
         """Return X for the caller: a vector for a vector, but for a stored matrix given as `out`.
 
         A vector in a .npy file is a view of its memmap; from another file it is read.
@@ -194,7 +194,7 @@ class SolvedColumns:
             return recorded
         return _plan(solver, rhs.matrix, self.output.matrix, rhs.dtype, self.how, reserved)
 
-    def run(self, compute: Callable[[Destination], None], plan: LinearPlan) -> Any:
+    def run(self, compute: Callable[[OpenOutput], None], plan: LinearPlan) -> Any:
         """Open the place of X, compute and return X; nothing where an earlier run has finished it.
 
         Parameters
@@ -213,7 +213,7 @@ class SolvedColumns:
         return self.rhs.result(self.out, target)
 
     def solve(
-        self, solver: ColumnSolver, plan: SolvePlan, watch: Watch, target: Destination
+        self, solver: ColumnSolver, plan: SolvePlan, watch: Watch, target: OpenOutput
     ) -> None:
         """Store X, as planned."""
         solve_columns(

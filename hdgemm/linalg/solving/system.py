@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.planning.solve import SolvePlan
     from hdgemm.linalg.solving.columns import ColumnSolver, RightHandSides
     from hdgemm.linalg.solving.factors import Factors, PreparedFactors
-    from hdgemm.linalg.storage import Destination, Output
+    from hdgemm.linalg.storage import OpenOutput, Output
 
 #: The short name of each value of SciPy's `assume_a`. For None SciPy detects the structure; here it
 #: means a general matrix, since LU solves any. Bands are not exploited.
@@ -303,7 +303,7 @@ class _FactoredSolve:
     portions: RunSequence
     flops: int
 
-    def store(self, joint: JointPlan, target: Destination) -> None:
+    def store(self, joint: JointPlan, target: OpenOutput) -> None:
         """Factor A, solve and store X; report the plan of both.
 
         Raises
@@ -317,7 +317,7 @@ class _FactoredSolve:
             self.solution.solve(solver, self.plan, self.portions.next(self.flops), target)
         self.portions.finish(joint.facts)
 
-    def _input_unchanged(self, target: Destination) -> AbstractContextManager[None]:
+    def _input_unchanged(self, target: OpenOutput) -> AbstractContextManager[None]:
         """Check an A that refinement reads again; the factorisation checks what it reads."""
         if self.refinement is None:
             return nullcontext()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.slabs.slab import Slab
 
 
-class Chunk:
+class ColumnSpan:
     """Columns of a slab, on which tasks run one after the other; `array` has the slab's rows."""
 
     def __init__(self, team: CoreTeam, slab: Slab, first: int, last: int) -> None:
@@ -34,14 +34,14 @@ class Chunk:
         self.latest: tuple[Future[None], ...] = operations_on(self.place, slab.loads)
 
     def then(self, run: Callable[[], None], *after: Future[None]) -> Future[None]:
-        """Queue a task that follows the last one on this chunk, and others."""
+        """Queue a task that follows the last one on this span, and others."""
         future = self._team.submit(run, (*self.latest, *after))
         self.latest = (future,)
         self.slab.tasks.append((self.place, future))
         return future
 
     def block(self, top: int) -> FactoredColumns:
-        """Return these columns from row `top` on, as they update the chunks right of them."""
+        """Return these columns from row `top` on, as they update the spans right of them."""
         place = self.place._replace(top=top)
         return FactoredColumns(self.slab.number, place, self.array[top - self.place.top :])
 
@@ -52,11 +52,11 @@ class Factorisation(Protocol):
     On devices `factor` and the other calls run in the thread that asks for slabs.
     """
 
-    def update(self, chunk: Chunk, block: FactoredColumns, number: int) -> None:
-        """Update a chunk by earlier columns: the `number`-th block, or (0) its slab's own."""
+    def update(self, span: ColumnSpan, block: FactoredColumns, number: int) -> None:
+        """Update a span by earlier columns: the `number`-th block, or (0) its slab's own."""
 
-    def factor(self, chunk: Chunk) -> None:
-        """Factor a chunk that all earlier columns have updated."""
+    def factor(self, span: ColumnSpan) -> None:
+        """Factor a span that all earlier columns have updated."""
 
     def squares(self, block: FactoredColumns) -> Sequence[NDArray[Any]]:
         """Return what a device needs beside a block: () or, for reflectors, two squares.
