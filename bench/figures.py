@@ -296,6 +296,7 @@ def hybrid(result: dict[str, Any]) -> list[str]:
     sections = {
         "halves": "{}: halves of an OpenCL device against the whole",
         "beside": "{}: half a device and a core against the best alone",
+        "slab": "{}: an array by tasks against one slab on an OpenCL device",
         "schedule": "{}",
         "host": "{}: tasks on the host against LAPACK",
     }
@@ -454,6 +455,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "linalg_peers": ("Factorisations by peers under one memory limit", linalg_peers),
     "linalg_peers_reversed": ("LU of a permutation matrix by peers", linalg_peers),
     "hybrid_linalg": ("Factorisations by tasks: devices", hybrid),
+    "hybrid_linalg_slab": ("Factorisations by tasks: tasks against a resident slab", hybrid),
     "hybrid_linalg_schedule": ("Factorisations by tasks: schedules", hybrid),
     "hybrid_linalg_host": ("Factorisations by tasks: the host", hybrid),
     "linpack": ("LINPACK", linpack),

@@ -4,7 +4,8 @@
     python -m bench.hybrid_linalg halves host --n 2048    # some of them
 
 `halves`: two halves of an OpenCL CPU device (default: PoCL) against the whole. `beside`: one half
-and one core of the host against the faster of both alone. `schedule`: lookahead against none,
+and one core of the host against the faster of both alone. `slab`: arrays by tasks against a slab of
+all columns that stays on the device, as the slabs of files do. `schedule`: lookahead against none,
 priorities against none, and columns in proportion (HGDD) against uniform ones, on two recording
 devices that sleep to the speeds 1 and 3. `host`: the host alone by tasks, and as `factor` does it,
 against LAPACK of OpenBLAS. `overhead`: tasks that do nothing. A ratio above 1 says that the
@@ -15,17 +16,22 @@ factorisation is checked with LAPACK's ratio (below 30).
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 import tracemalloc
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bench.harness import environment, save, spread
+from hdgemm import Options, Session, linalg
 from hdgemm.fortran import getrf, potrf
+from hdgemm.linalg.storage import Output
 from hdgemm.machine.limits import cores
 from hdgemm.pipeline.devices.opencl import list_devices
 from hdgemm.pipeline.devices.recording import RecordingDevice
@@ -169,6 +175,31 @@ def beside(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def slab(args: argparse.Namespace) -> dict[str, Any]:
+    """Compare arrays by tasks with one slab on the device, which the library uses for files."""
+    options = Options(devices=args.device, host_memory="8GB")
+    calls = {"lu": linalg.lu_factor, "cholesky": partial(linalg.cholesky, lower=True)}
+    found = {}
+    with Session(options) as session:
+
+        def tasks(array: NDArray[np.float64]) -> Any:
+            factors = calls[name](array, overwrite_a=True, options=options, session=session)
+            return factors[1]  # the pivots of LU
+
+        def resident(array: NDArray[np.float64]) -> Any:
+            with ExitStack() as stack:
+                # What takes the array for a file.
+                stack.enter_context(patch.object(Output, "in_array", new=False))
+                module = sys.modules[linalg.cholesky.__module__]
+                stack.enter_context(patch.object(module, "in_memory", lambda *_: None))
+                return tasks(array)
+
+        for name in NAMES:
+            pair = {"tasks": tasks, "resident slab": resident}
+            found[name] = compare(name, args.n, pair, args.repeats)
+    return found
+
+
 def lapack(name: str, array: NDArray[np.float64], threads: int) -> Any:
     """Factor by LAPACK with some BLAS threads."""
     with threadpool_limits(threads, user_api="blas"):
@@ -262,8 +293,13 @@ def _insert(host: Capability, tiles: list[TaskTile], tasks: int, *, events: bool
 
 
 SECTIONS: Final = {
-    "halves": halves, "beside": beside, "schedule": schedule, "host": host, "overhead": overhead,
-}  # fmt: skip
+    "halves": halves,
+    "beside": beside,
+    "slab": slab,
+    "schedule": schedule,
+    "host": host,
+    "overhead": overhead,
+}
 
 
 def pocl() -> str:
