@@ -120,6 +120,7 @@ class Service:
         self.statuses: CoalescingCache[tuple[str, str]] = CoalescingCache()
         self.news: CoalescingCache[tuple[str, int]] = CoalescingCache()
         self.readiness: CoalescingCache[str] = CoalescingCache(1.0)
+        self.activity: CoalescingCache[str] = CoalescingCache(15.0)
         self.streams = EventStreams(self, settings.max_streams, settings.max_streams_per_token)
         self.files = ThreadLimit(16, 5.0, "files")
         self.plans = ThreadLimit(4, 20.0, "the planner", share=2)

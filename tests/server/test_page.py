@@ -35,7 +35,7 @@ SHOWN = {
     "": "Finished",
     "submit": "Advanced options",
     "matrices": "on disk",
-    "machine": "Processors",
+    "machine": "Throughput",
     "job": "Opening files",
 }
 A, B = {"path": "a.npy"}, {"path": "b.npy"}

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from hdgemm.pipeline.timeline import Event
-from hdgemm.server import jobs, load, tokens
+from hdgemm.server import activity, jobs, load, tokens
 from hdgemm.server.database import open_database
 from hdgemm.server.heartbeat import History, RecentOperations
 from hdgemm.server.tables import Job, LoadSample, WorkerRow
@@ -208,6 +208,43 @@ def test_load_is_sampled_and_kept_for_an_hour(settings: Settings) -> None:
     assert found["devices"]["cuda:0"] == [0.0, 0.0]
     assert all(0.0 <= share <= 1.0 for share in found["devices"]["host"])
     assert all(0 < used < found["memory_total"][0] for used in found["memory_used"])
+
+
+def test_the_last_day_shows_queue_and_throughput(client: InProcess) -> None:
+    hour, now = 3600.0, 1e6
+    ran = {"status": "successful", "report": {"gflops": 5.0, "seconds": hour}}
+    jobs_of_the_day = [
+        # Waited for an hour, ran for an hour.
+        {"created": now - 4 * hour, "started": now - 3 * hour, "finished": now - 2 * hour, **ran},
+        # Runs for half an hour, at 8 GFLOP/s.
+        {"created": now - hour, "started": now - hour / 2, "status": "running",
+         "progress": {"gflops": 8.0, "elapsed": hour / 2}},
+        {"created": now - 40 * hour, "finished": now - hour / 4, "status": "dismissed"},
+        {"created": now - hour / 2, "report": {}, "progress": {}},
+        {"created": now, "started": now - 60 * hour, "finished": now - 25 * hour, **ran},
+    ]  # fmt: skip
+    first = submit(client, a=A, b=A)
+    database = client.app.state.service.database
+    with database.write() as conn:
+        row = dict(conn.execute(sa.select(Job)).one()._mapping)
+        del row["seq"]
+        conn.execute(sa.delete(Job).where(Job.id == first))
+        assert activity.last_day(conn, now)["waiting"] == [0] * 97
+        for number, values in enumerate(jobs_of_the_day):
+            conn.execute(sa.insert(Job).values(**row | {"id": str(number)} | values))
+        day = activity.last_day(conn, now)
+    times = [round(4 * at / hour) for at in day["at"]]
+    assert times == list(range(-96, 1))
+    at = {quarter: place for place, quarter in enumerate(times)}
+    waiting = [day["waiting"][at[quarter]] for quarter in (-96, -17, -16, -12, -4, -2, -1, 0)]
+    assert waiting == [1, 1, 2, 1, 2, 2, 1, 1]
+    running = [day["running"][at[quarter]] for quarter in (-13, -12, -9, -8, -3, -2, 0)]
+    assert running == [0, 1, 1, 0, 0, 1, 1]
+    busy = {quarter: day["gflops"][place] for quarter, place in at.items() if day["gflops"][place]}
+    assert busy == pytest.approx({-11: 5.0, -10: 5.0, -9: 5.0, -8: 5.0, -1: 8.0, 0: 8.0})
+    assert {quarter for quarter, place in at.items() if day["finished"][place]} == {-8, -1}
+    document = client.get("/v1/system/activity").json()
+    assert document.keys() == day.keys()
 
 
 def test_history_drops_every_second_point_when_it_is_full(

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, Response
 
-from hdgemm.server import jobs, load
+from hdgemm.server import activity, jobs, load
 from hdgemm.server.documents import iso
 from hdgemm.server.problems import ProblemError, from_status, responses
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
@@ -111,6 +111,18 @@ def describe_load(service: TheService) -> dict[str, Any]:
     """Return the load of each worker's machine over the last hour, oldest sample first."""
     with service.database.read() as conn:
         return {"workers": load.history(conn, service.database.now(conn))}
+
+
+@router.get("/v1/system/activity", responses={200: {}, **responses()})
+async def describe_activity(service: TheService) -> Response:
+    """Return throughput and queue of all jobs over the last day, oldest time first."""
+
+    def read() -> bytes:
+        with service.database.read() as conn:
+            return json.dumps(activity.last_day(conn, service.database.now(conn))).encode()
+
+    body = await service.activity.get("day", read)
+    return Response(body, media_type="application/json")
 
 
 @router.get("/healthz", responses=responses())

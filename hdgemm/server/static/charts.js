@@ -37,12 +37,13 @@ function timeMarks(from, to, origin, step, width) {
 
 const inSeconds = (value) => `${short(value)} s`;
 
-// Lines over time. series: [{name, points: [[x, y], …]}]; x in seconds, from `from` to `to`.
-export function lineChart(host, { label, unit, series, from, to, top, origin = from, step = 1, xText = inSeconds }) {
+// Lines over time. series: [{name, points: [[x, y], …]}]; x in seconds, from `from` to `to`; marks of y
+// are at least `least` apart.
+export function lineChart(host, { label, unit, series, from, to, top, least = 0, origin = from, step = 1, xText = inSeconds }) {
   const width = Math.max(280, host.clientWidth || 600);
   const height = 180;
   const svg = picture(width, height, label, "chart");
-  const marks = ticks(top ?? Math.max(...series.flatMap((one) => one.points.map(([, y]) => y)), 0), 4);
+  const marks = ticks(top ?? Math.max(...series.flatMap((one) => one.points.map(([, y]) => y)), 0), 4, least);
   const most = marks.at(-1);
   const x = (value) => LEFT + ((width - LEFT - 8) * (value - from)) / (to - from || 1);
   const y = (value) => height - BOTTOM - ((height - BOTTOM - 28) * value) / most;

@@ -1,10 +1,11 @@
-// The machines that run jobs: their load over the last hour, their workers, what each runs.
+// The machines that run jobs: queue and throughput of the last day, the workers, what each runs, its load.
 
 import { get } from "./api.js";
 import { lineChart } from "./charts.js";
 import { bar, bytes, card, el, facts, fixed, processName, repeat, replace, seconds, since, title } from "./show.js";
 
 const HOUR = 3600;
+const DAY = 24 * HOUR;
 
 function charts(series) {
   const last = series.taken.at(-1);
@@ -22,6 +23,26 @@ function charts(series) {
     ["Disk", { ...shared, label: `Disk in use, now ${bytes(series.disk_used.at(-1))}`, unit: "GB in use", top: series.disk_total.at(-1) * GB,
       series: [{ name: "disk", points: points(series.disk_used, GB) }] }],
   ];
+}
+
+// Queue and throughput of all jobs over the last day.
+function dayCard(day) {
+  const points = (values) => values.map((value, number) => [day.at[number], value]);
+  const hours = (value) => (value === 0 ? "now" : `${Math.round(value / HOUR)} h`);
+  const shared = { from: -DAY, to: 0, origin: 0, step: HOUR, xText: hours };
+  const total = day.finished.reduce((sum, count) => sum + count, 0);
+  const pictures = [
+    ["Throughput", { ...shared, label: `Throughput of all jobs over the last day, at most ${fixed(Math.max(...day.gflops))} GFLOP/s`,
+      unit: "GFLOP/s", series: [{ name: "throughput", points: points(day.gflops) }] }],
+    ["Queue", { ...shared, label: `Jobs over the last day: at most ${Math.max(...day.waiting)} waited, ${Math.max(...day.running)} ran`,
+      unit: "jobs", least: 1, series: [{ name: "waiting", points: points(day.waiting) }, { name: "running", points: points(day.running) }] }],
+  ];
+  const drawn = pictures.map(([heading, options]) => {
+    const host = el("div", {});
+    return [el("figure", {}, el("figcaption", {}, heading), host), () => lineChart(host, options)];
+  });
+  return [card("Last day", el("p", { class: "soft" }, `${total} jobs finished`), el("div", { class: "charts" }, ...drawn.map(([figure]) => figure))),
+    () => drawn.forEach(([, drawOne]) => drawOne())];
 }
 
 function workerCard(worker, running, series) {
@@ -51,15 +72,17 @@ function workerCard(worker, running, series) {
 
 export async function machine(signal, _id, _more, { main, tell }) {
   await repeat(async () => {
-    const [system, landing, queue, load] = await Promise.all(
-      [get("/v1/system"), get("/v1"), get("/v1/queue?limit=0"), get("/v1/system/load")]);
+    const [system, landing, queue, load, day] = await Promise.all([get("/v1/system"), get("/v1"), get("/v1/queue?limit=0"),
+      get("/v1/system/load"), get("/v1/system/activity")]);
     if (signal.aborted) return;
     const { disk, account } = system;
     const cards = system.workers.map((worker) => workerCard(worker, queue.running, load.workers[worker.id]));
+    const [ofDay, drawDay] = dayCard(day);
     replace(main,
       el("h2", {}, "Machine"),
       el("p", { class: "summary" }, `${queue.running.length} running and ${queue.waiting_of_all} waiting jobs of all tokens`),
       cards.length ? cards.map(([node]) => node) : el("p", { class: "card" }, "No worker is running: jobs wait until one is started."),
+      ofDay,
       card("Disk of the service", bar((100 * disk.used) / disk.total, "Disk in use"),
         el("p", { class: "soft" }, `${bytes(disk.used)} used, ${bytes(disk.free)} free`)),
       card("Folders whose files jobs may name", landing.roots.length
@@ -70,6 +93,7 @@ export async function machine(signal, _id, _more, { main, tell }) {
         ["Unfinished jobs", `${account.unfinished_jobs} (${account.max_jobs === null ? "no limit" : `at most ${account.max_jobs}`})`],
         ["Quota", account.max_bytes === null ? "no limit" : `at most ${bytes(account.max_bytes)}`],
       ])));
+    drawDay();
     for (const [, drawCharts] of cards) drawCharts();
   }, 5000, signal, tell);
 }
