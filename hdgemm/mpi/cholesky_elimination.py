@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.mpi.part import Part
-    from hdgemm.mpi.timeline import Recorder
+    from hdgemm.mpi.timeline import PhaseRecorder
     from hdgemm.mpi.variant import Variant
     from hdgemm.mpi.window import Solve, Window
 
@@ -47,7 +47,7 @@ class CholeskyElimination(RightLooking):
         variant: Variant,
         part: Part,
         window: Window,
-        recorder: Recorder,
+        recorder: PhaseRecorder,
         progress: Callable[[float], None] | None = None,
     ) -> None:
         super().__init__(variant, part, window, recorder, progress)

@@ -16,7 +16,7 @@ from hdgemm.pipeline.devices.protocol import Block, Tile, Triangle
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from hdgemm.mpi.timeline import Recorder
+    from hdgemm.mpi.timeline import PhaseRecorder
     from hdgemm.mpi.window import Columns, Solve, Update
     from hdgemm.options import Options
     from hdgemm.run.session import Session
@@ -41,7 +41,7 @@ class Devices(NamedTuple):
     solves: Mapping[Update, Solve] = MappingProxyType({})
 
     def window(
-        self, recorder: Recorder, on_error: Callable[[BaseException], None] = lambda _: None
+        self, recorder: PhaseRecorder, on_error: Callable[[BaseException], None] = lambda _: None
     ) -> Window:
         """Return a window on which these devices work."""
         return Window(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from hdgemm.mpi.panel import Panel
     from hdgemm.mpi.part import Part
-    from hdgemm.mpi.timeline import Recorder
+    from hdgemm.mpi.timeline import PhaseRecorder
     from hdgemm.mpi.variant import Variant
     from hdgemm.mpi.window import Window
 
@@ -36,7 +36,7 @@ class RightLooking:
         variant: Variant,
         part: Part,
         window: Window,
-        recorder: Recorder,
+        recorder: PhaseRecorder,
         progress: Callable[[float], None] | None = None,
     ) -> None:
         self._variant, self._part, self._window = variant, part, window

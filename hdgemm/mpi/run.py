@@ -27,7 +27,7 @@ from hdgemm.mpi.processes import end_all, ending_all, threads_of, together
 from hdgemm.mpi.redistribution import BUFFERS
 from hdgemm.mpi.report import Report
 from hdgemm.mpi.strips import STRIP_BYTES
-from hdgemm.mpi.timeline import STORED_PHASES, Recorder, seconds_by_phase
+from hdgemm.mpi.timeline import STORED_PHASES, PhaseRecorder, seconds_by_phase
 from hdgemm.mpi.variant import Variant, parse_grid, squarest
 from hdgemm.product.arguments import result_dtype
 from hdgemm.product.target import is_location
@@ -115,7 +115,7 @@ class Run:
     columns: int
     devices: Devices
     check_finite: bool = True
-    recorder: Recorder = field(default_factory=Recorder)
+    recorder: PhaseRecorder = field(default_factory=PhaseRecorder)
     began: float = field(default_factory=time.perf_counter)
 
     def part(self) -> Part:

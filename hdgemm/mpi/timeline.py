@@ -30,7 +30,7 @@ class Event(NamedTuple):
     end: float
 
 
-class Recorder:
+class PhaseRecorder:
     """Collects events from all threads of a process."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.mpi.panel import Panel
-    from hdgemm.mpi.timeline import Recorder
+    from hdgemm.mpi.timeline import PhaseRecorder
 
     Columns = NDArray[Any]
     #: C := C - A·B on column-major arrays.
@@ -104,7 +104,7 @@ class Window:
         self,
         updates: Sequence[Update],
         rows: int,
-        recorder: Recorder,
+        recorder: PhaseRecorder,
         on_error: Callable[[BaseException], None] = lambda _: None,
         *,
         caller_helps: bool = True,

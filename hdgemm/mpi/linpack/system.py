@@ -11,7 +11,7 @@ from hdgemm.mpi.elimination import Elimination
 from hdgemm.mpi.linpack.sequence import DominantMatrix, RandomMatrix
 from hdgemm.mpi.part import Part
 from hdgemm.mpi.substitution import back_substitute, forward_substitute
-from hdgemm.mpi.timeline import Recorder
+from hdgemm.mpi.timeline import PhaseRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ class System:
     """
 
     def __init__(self, settings: Settings, world: Communicator, *, mixed: bool = False) -> None:
-        self._settings, self.recorder = settings, Recorder()
+        self._settings, self.recorder = settings, PhaseRecorder()
         dtype = np.float32 if mixed else np.float64
         self._part = part = Part.allocate(settings, world, settings.n + 1, dtype)
         self._pivots: dict[int, NDArray[np.int64]] = {}

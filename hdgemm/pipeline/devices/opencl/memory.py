@@ -150,7 +150,7 @@ class Memory:
         with driver_errors("allocating device memory", requested=array.nbytes):
             return cl.Buffer(self._context, flags, hostbuf=array)
 
-    def reach(self, array: NDArray[Any]) -> tuple[cl.Buffer, int]:
+    def buffer_over(self, array: NDArray[Any]) -> tuple[cl.Buffer, int]:
         """Return a buffer whose memory is `array`'s, and the bytes to its first element.
 
         Only for a device with zero copy. Memory outside staging is wrapped in whole pages for

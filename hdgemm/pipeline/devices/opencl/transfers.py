@@ -45,7 +45,7 @@ class Uploads:
             return lambda queue, events: [write_block(queue, source, rows, events)], (source, rows)
         width = panel_width(shape, target.tile)
         if self._zero_copy and _whole_elements(source):
-            memory, skip = self._memory.reach(source)
+            memory, skip = self._memory.buffer_over(source)
             size = source.itemsize
             staged = Rows(memory, skip // size, source.strides[0] // size)
             return lambda queue, events: [
