@@ -35,6 +35,8 @@ _ALONE: Final[SlotChoices] = ((1, 1),)
 _FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (1, 1, 1))
 #: How often the last C tile may be halved.
 _HALVINGS: Final = (0, 1, 2, 3, 4, 5)
+#: Seconds of a product whose last C tile stays whole: five more steps hide less than they cost.
+_SHORT: Final = 0.01
 #: Shapes that are priced a second time, a third time, and that the simulation may choose from.
 _BETTER: Final = 2_000
 _SHORTLIST: Final = 200
@@ -103,7 +105,8 @@ def _merits(case: Case, shapes: Shapes) -> Seconds:
 
 def _shortlist(case: Case, shapes: Shapes, bound: Seconds) -> list[Shape]:
     """Price good shapes also with their last C tile halved, and return the best few."""
-    halvings = _HALVINGS if case.overlap.loads and not case.whole_units else (0,)
+    can_halve = case.overlap.loads and not case.whole_units and bound.min() > _SHORT
+    halvings = _HALVINGS if can_halve else (0,)
     most = _merits(case, shapes.halved(halvings[-1]))
     order = np.argsort(np.minimum(bound, most), kind="stable")
     best = Shapes.join([shapes.take(order[:_SHORTLIST]).halved(times) for times in halvings])

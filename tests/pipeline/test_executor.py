@@ -37,7 +37,7 @@ class Case:
 
     def __init__(
         self, extents, tile, *, strategy="data-placement", trans=(False, False), beta=0.0,
-        slots=(2, 2, 2), depths=(1, 1), bars="columns", unified=False, seed=0,
+        slots=(2, 2, 2), depths=(1, 1), bars="columns", halvings=0, unified=False, seed=0,
     ):  # fmt: skip
         m, n, k = extents
         rng = np.random.default_rng(seed)
@@ -53,7 +53,7 @@ class Case:
         )
         device = HostDevice() if unified else RecordingDevice()
         kb = tile[2]
-        shape = Shape(tile, min(k, depths[0] * kb), min(k, depths[1] * kb), slots, bars)
+        shape = Shape(tile, min(k, depths[0] * kb), min(k, depths[1] * kb), slots, bars, halvings)
         self.plan = build_plan(PlanCase(problem, device.spec, strategy, LIMITS), shape)
         device.close()
 
@@ -86,6 +86,7 @@ tiles = st.tuples(*[st.integers(1, 5)] * 3)
     slots=st.tuples(*[st.integers(1, 3)] * 3),
     depths=st.tuples(*[st.integers(1, 4)] * 2),
     bars=st.sampled_from(["rows", "columns"]),
+    halvings=st.integers(0, 3),
     unified=st.booleans(),
     slab=st.sampled_from([16, arrays.SLAB_BYTES]),
 )
