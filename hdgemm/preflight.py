@@ -10,7 +10,8 @@ from hdgemm.errors import InputError, InputTypeError
 from hdgemm.machine.limits import default_host_bytes, memory_limit
 from hdgemm.matrices.layout import check_dtype
 from hdgemm.options import Options, whole_number
-from hdgemm.pipeline.plan import OperandSpec, Plan, Plans, Problem
+from hdgemm.pipeline.plan import OperandSpec, Plan, Problem
+from hdgemm.pipeline.plans import Plans
 from hdgemm.product.product import Product
 from hdgemm.run.members import names_for, plan_members, preflight
 from hdgemm.run.session import session_for

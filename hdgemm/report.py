@@ -10,7 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.pipeline.plan import STAGES, summarize_all
+from hdgemm.pipeline.plan import STAGES
+from hdgemm.pipeline.plans import Plans
 from hdgemm.tables import Table
 from hdgemm.units import format_count, format_duration, format_rate, format_size, format_speed
 
@@ -242,7 +243,7 @@ def build_report(
         gflops=flops / timeline.seconds / 1e9 if timeline.seconds > 0 else 0.0,
         stages=stages,
         peak_memory_bytes=peak_memory_bytes,
-        plan=summarize_all(plans),
+        plan=Plans(plans).summary(),
         devices=tuple(plan.device.name for plan in plans),
         versions=dict(versions()),
         timeline=timeline,
@@ -386,7 +387,7 @@ def _summary(report: Report) -> list[str]:
         f"bytes moved: {format_size(moved)}{against}",
         f"peak memory added: {format_size(report.peak_memory_bytes)} of {allowed} allowed",
     ]
-    if expected := report.plan.get("expected_phase_seconds"):
+    if report.phases and (expected := report.plan.get("expected_phase_seconds")):
         took = [
             f"{name} {format_duration(seconds)} ({format_duration(expected.get(name))})"
             for name, seconds in report.phases.items()

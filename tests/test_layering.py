@@ -20,6 +20,7 @@ LEVELS = {
     "energy": 0,
     "garbage": 0,
     "options": 0,
+    "plan_terms": 0,
     "routines": 0,
     "tables": 0,
     "units": 0,

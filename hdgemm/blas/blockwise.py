@@ -14,7 +14,7 @@ from hdgemm.errors import InputError
 from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stores import create_matrix
-from hdgemm.pipeline.plan import Plans
+from hdgemm.pipeline.plans import Plans
 from hdgemm.run.engine import run_product
 from hdgemm.run.session import session_for
 

@@ -13,7 +13,8 @@ from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.read_ahead import STREAM_BUFFERS
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, array_at
 from hdgemm.pipeline.plan import flops_per_multiply_add
-from hdgemm.units import format_duration, format_flops, format_size
+from hdgemm.plan_terms import expected_line, moved_line, part_terms
+from hdgemm.units import format_flops, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -179,7 +180,6 @@ class DiagonalBlock:
 
     def summary(self) -> dict[str, Any]:
         """Return order, depth and memory as plain values, for reports."""
-        moved, phases = self.planned_bytes, self._phase_seconds
         return {
             "kind": "diagonal block",
             "m": self._n,
@@ -187,17 +187,22 @@ class DiagonalBlock:
             "k": self._product.k,
             "dtype": self._product.dtype.name,
             "block_columns": self._columns,
-            "read_bytes": moved["load1"],
-            "write_bytes": moved.get("store2", 0),
-            "flops": self._flops,
-            "host_bytes": self.bytes_held,
-            "expected_seconds": self.seconds,
-            "expected_phase_seconds": phases,
-            "expected_limit": "kernel" if phases["update"] > phases["load"] else "disk",
+            **part_terms(self),
         }
 
     @property
-    def _phase_seconds(self) -> dict[str, float]:
+    def flops(self) -> int:
+        """Operations on the triangle."""
+        return self._flops
+
+    @property
+    def expected_limit(self) -> str:
+        """What takes longer: ``"kernel"`` or ``"disk"``."""
+        phases = self.expected_phase_seconds
+        return "kernel" if phases["update"] > phases["load"] else "disk"
+
+    @property
+    def expected_phase_seconds(self) -> dict[str, float]:
         """Expected duration of each phase, alone."""
         moved, machine = self.planned_bytes, self._machine
         speed = machine.flop_rate(self._product.dtype.name) * float(
@@ -210,25 +215,24 @@ class DiagonalBlock:
         }
 
     @property
-    def seconds(self) -> float:
+    def expected_seconds(self) -> float:
         """Expected duration: columns are read while the block is updated, which is then stored."""
-        phases = self._phase_seconds
+        phases = self.expected_phase_seconds
         return max(phases["load"], phases["update"]) + phases["store"]
 
     @property
-    def bytes_held(self) -> int:
+    def host_bytes(self) -> int:
         """Memory for the block and the stream."""
         itemsize = self._product.dtype.itemsize
         streams = STREAM_BUFFERS * len(self._factors) * self._columns
         return self._n * ((streams if self.planned_bytes["load1"] else 0) + self._n) * itemsize
 
     def __str__(self) -> str:
-        n, moved = self._n, self.planned_bytes
         return (
-            f"diagonal block of order {n}, k = {self._product.k}: {format_flops(self._flops)}, in "
-            f"steps of {self._columns} columns\nbytes read {format_size(moved['load1'])}, written "
-            f"{format_size(moved.get('store2', 0))}; memory held {format_size(self.bytes_held)}\n"
-            f"expected: {format_duration(self.seconds)}"
+            f"diagonal block of order {self._n}, k = {self._product.k}: "
+            f"{format_flops(self._flops)}, in steps of {self._columns} columns\n"
+            f"{moved_line(self)}; memory held {format_size(self.host_bytes)}\n"
+            f"{expected_line(self)}"
         )
 
     def _buffer(self, key: tuple[int, int], phase: int, shape: tuple[int, int]) -> NDArray[Any]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hdgemm.blas.blockwise import block_of, run_blocks
 from hdgemm.blas.diagonal_block import DiagonalBlock, Place, update_flops
-from hdgemm.call.plans import ProductPart
 from hdgemm.call.recorder import Recorder
 from hdgemm.call.run import OpenRun, folder_of, machine_of
 from hdgemm.call.run_sequence import RunSequence
@@ -22,7 +21,7 @@ from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.read_ahead import BLOCK_BYTES, STREAM_BUFFERS, ReadAhead
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
-from hdgemm.pipeline.plan import Plans
+from hdgemm.pipeline.plans import Plans
 from hdgemm.progress import Watch
 from hdgemm.run.members import preflight
 
@@ -194,4 +193,4 @@ class UpdatePlan:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The plans in the order in which the blocks are computed."""
-        return (*self.diagonal, *(ProductPart(plans) for plans in self.products if plans))
+        return (*self.diagonal, *(plans for plans in self.products if plans))

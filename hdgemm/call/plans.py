@@ -7,15 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hdgemm.machine.limits import host_bytes
-from hdgemm.pipeline.plan import planned_bytes, summarize_all
-from hdgemm.tables import Table
-from hdgemm.units import format_count, format_duration, format_size, format_speed
+from hdgemm.plan_terms import (
+    PartTerms,
+    PlanTerms,
+    expected_line,
+    memory_line,
+    moved_line,
+)
+from hdgemm.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from hdgemm.options import Options
-    from hdgemm.pipeline.plan import Plans, Stage
+    from hdgemm.pipeline.plan import Stage
 
 #: Line breaks in the plans of the parts that are printed.
 _MOST_LINES: Final = 19
@@ -32,43 +37,21 @@ class Planned(Protocol):
         """Return shape, memory and expectations as plain values."""
 
 
-class Part(Planned, Protocol):
+class Part(PartTerms, Protocol):
     """The plan of one part of a computation; it prints as text."""
 
-    @property
-    def bytes_held(self) -> int:
-        """Host memory that it takes."""
+    def summary(self) -> dict[str, Any]:
+        """Return shape, memory and expectations as plain values."""
 
 
-class LinearPlan(Part, Protocol):
+class LinearPlan(PlanTerms, Protocol):
     """The plan of one call of linear algebra."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return shape, memory and expectations as plain values, for reports."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProductPart:
-    """The plans of a product that is a part, one for each device."""
-
-    plans: Plans
-
-    @property
-    def planned_bytes(self) -> Mapping[Stage, int]:
-        """Bytes that each stage moves; several devices draw their tiles while they run."""
-        return planned_bytes(self.plans[0])
-
-    @property
-    def bytes_held(self) -> int:
-        """Host memory that it takes."""
-        return sum(plan.host_bytes for plan in self.plans)
-
-    def summary(self) -> dict[str, Any]:
-        """Return shape, tiles and memory as plain values."""
-        return summarize_all(self.plans)
-
-    def __str__(self) -> str:
-        return str(self.plans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +78,40 @@ class JointPlan:
         return dict(found)
 
     @property
-    def bytes_held(self) -> int:
+    def host_bytes(self) -> int:
         """Host memory of the part that takes most."""
-        return max((part.bytes_held for part in self.parts), default=0)
+        return max((part.host_bytes for part in self.parts), default=0)
+
+    @property
+    def host_limit(self) -> int:
+        """The memory that the plan was made for, in bytes."""
+        limit: int = self.facts["host_limit"]
+        return limit
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of all parts."""
+        return sum(part.flops for part in self.parts)
+
+    @property
+    def expected_seconds(self) -> float | None:
+        """Expected duration; None where a part has none."""
+        seconds = [part.expected_seconds for part in self.parts]
+        return None if None in seconds else sum(filter(None, seconds))
+
+    @property
+    def expected_phase_seconds(self) -> Mapping[str, float]:
+        """Expected seconds of each phase of all parts."""
+        expected: Counter[str] = Counter()
+        for part in self.parts:
+            expected.update(part.expected_phase_seconds)
+        return dict(expected)
+
+    @property
+    def expected_limit(self) -> str | None:
+        """What limits the part that takes longest."""
+        slowest = max(self.parts, key=lambda part: part.expected_seconds or 0.0, default=None)
+        return None if slowest is None else slowest.expected_limit
 
     def summary(self) -> dict[str, Any]:
         """Return the plan of the report: facts, memory, expectations and the plan of each part."""
@@ -105,27 +119,16 @@ class JointPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        moved = self.planned_bytes
-        return self.summary() | {
-            "bytes_held": self.bytes_held,
-            "read_bytes": moved.get("load1", 0),
-            "write_bytes": moved.get("store2", 0),
-        }
+        return self.summary()
 
     def __str__(self) -> str:
-        whole = self.to_dict()
-        seconds, held = format_duration(whole["expected_seconds"]), format_size(self.bytes_held)
-        read, written = format_size(whole["read_bytes"]), format_size(whole["write_bytes"])
-        total = f"in all: bytes read {read}, written {written}"
-        # A product on several devices has no expected time.
-        known = all(part.get("expected_seconds") is not None for part in whole["parts"])
-        expected = f", expected: {seconds}" if known else ""
         shown = [str(part) for part in self.parts]
         while len(shown) > 1 and "\n\n".join(shown).count("\n") > _MOST_LINES:
             shown.pop()
         if left := len(self.parts) - len(shown):
             shown.append(f"and {format_count(left, 'more part')} (--json, to_dict() have them all)")
-        return "\n\n".join([*shown, f"{total}\nmemory held {held}{expected}"])
+        whole = [f"in all: {moved_line(self)}", memory_line(self), expected_line(self)]
+        return "\n\n".join([*shown, "\n".join(whole)])
 
 
 def facts_of(kind: str, shape: tuple[int, int], dtype: str, options: Options) -> dict[str, Any]:
@@ -137,25 +140,21 @@ def facts_of(kind: str, shape: tuple[int, int], dtype: str, options: Options) ->
 def joint_summary(facts: Mapping[str, Any], plans: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Add to the facts of a computation what the plans of its parts hold and expect, and them."""
     plans = [dict(plan) for plan in plans]
-    expected: Counter[str] = Counter()
+    expected, moved = Counter[str](), Counter[str]()
     for plan in plans:
         expected.update(plan.get("expected_phase_seconds") or {})
+        moved.update(plan.get("planned_bytes") or {})
+    seconds = [plan.get("expected_seconds", 0.0) for plan in plans]
+    slowest = max(plans, key=lambda plan: plan.get("expected_seconds") or 0.0, default={})
     return {
         **facts,
         "host_bytes": max((plan.get("host_bytes") or 0 for plan in plans), default=0),
-        "expected_seconds": sum(plan.get("expected_seconds") or 0.0 for plan in plans),
+        "planned_bytes": dict(moved),
+        "read_bytes": moved["load1"],
+        "write_bytes": moved["store2"],
+        "flops": sum(plan.get("flops") or 0 for plan in plans),
+        "expected_seconds": None if None in seconds else sum(seconds),
         "expected_phase_seconds": dict(expected),
+        "expected_limit": slowest.get("expected_limit"),
         "parts": plans,
     }
-
-
-def phase_lines(expected: Mapping[str, float]) -> list[str]:
-    """Return a table of the seconds of each phase."""
-    took = [(name, format_duration(seconds)) for name, seconds in expected.items() if seconds]
-    return Table(("phase", "expected"), took).lines()
-
-
-def expected_line(flops: int, seconds: float, limit: str) -> str:
-    """Return a line with the duration, the speed and what limits it."""
-    speed = format_speed(flops / seconds / 1e9 if seconds > 0 else 0.0)
-    return f"expected: {format_duration(seconds)}, {speed}, limited by the {limit}"

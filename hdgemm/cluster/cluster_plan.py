@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.cluster.blocks import LEAST_SECONDS, MOST, Costs
 from hdgemm.cluster.virtual_time import VirtualCluster
-from hdgemm.units import format_duration, format_rate, format_size, format_speed
+from hdgemm.plan_terms import expected_line, terms
+from hdgemm.units import format_rate, format_size, format_speed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,12 +40,15 @@ class ClusterPlan:
         Bytes read from the storage by all workers, and by the worker that reads most.
     bytes_written
         Bytes of C.
-    seconds
+    flops
+        Floating-point operations.
+    host_bytes, host_limit
+        Bytes of the largest block of C, which its worker holds, and the memory that the worker with
+        the least of it may take for block and tiles.
+    expected_seconds
         Expected duration.
     efficiency
-        The time of perfect balance without reading, as a part of `seconds`.
-    limit
-        ``"arithmetic"`` or ``"storage"``: what takes longer by itself.
+        The time of perfect balance without reading, as a part of `expected_seconds`.
     useful_extent
         m = n = k of the smallest product for which these workers read less than they compute and
         have several blocks each. More workers do not help below.
@@ -63,14 +67,35 @@ class ClusterPlan:
     bytes_read: int
     most_bytes_read: int
     bytes_written: int
-    seconds: float
+    flops: int
+    host_bytes: int
+    host_limit: int
+    expected_seconds: float
     efficiency: float
-    limit: str
     useful_extent: int
+
+    @property
+    def planned_bytes(self) -> dict[str, int]:
+        """Bytes of the storage, by all workers: "load1" is read, "store2" written."""
+        return {"load1": self.bytes_read, "store2": self.bytes_written}
+
+    @property
+    def expected_phase_seconds(self) -> dict[str, float]:
+        """Seconds of arithmetic, and of reading from the storage, each by itself."""
+        return {
+            "arithmetic": self.flops / (1e9 * self.gflops),
+            "storage": self.bytes_read / self.bandwidth,
+        }
+
+    @property
+    def expected_limit(self) -> str:
+        """``"arithmetic"`` or ``"storage"``: what takes longer by itself."""
+        phases = self.expected_phase_seconds
+        return "storage" if phases["storage"] > phases["arithmetic"] else "arithmetic"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return asdict(self)
+        return asdict(self) | terms(self)
 
     def to_json(self) -> str:
         """Return the plan as JSON text."""
@@ -91,8 +116,7 @@ class ClusterPlan:
                 f"written: {format_size(self.bytes_written)}"
             ),
             (
-                f"expected: {format_duration(self.seconds)}, {100 * self.efficiency:.0f} % of "
-                f"perfect balance; limited by {self.limit}, "
+                f"{expected_line(self)}, {100 * self.efficiency:.0f} % of perfect balance; "
                 f"storage {format_rate(self.bandwidth)} for all"
             ),
             f"more workers do not help below m = n = k = {self.useful_extent}",
@@ -109,13 +133,15 @@ def plan_cluster(
     *,
     costs: Costs,
     bandwidth: float,
+    memory: int,
     itemsize: int,
     flops_per_element: int,
     quantum: tuple[int, int] = (1, 1),
 ) -> ClusterPlan:
     """Plan a product by running it in virtual time.
 
-    `extents` are m, n and k, `itemsize` the bytes of an element of C, which is row-major.
+    `extents` are m, n and k, `memory` the bytes of the worker with the least, `itemsize` the bytes
+    of an element of C, which is row-major.
     """
     m, n, k = extents
     cluster = VirtualCluster(
@@ -144,9 +170,11 @@ def plan_cluster(
         bytes_read=read,
         most_bytes_read=max(run.bytes_read.values()),
         bytes_written=m * n * itemsize,
-        seconds=run.seconds,
+        flops=m * n * flops_per_element,
+        host_bytes=blocks[-1].area * itemsize,
+        host_limit=memory,
+        expected_seconds=run.seconds,
         efficiency=run.efficiency,
-        limit="storage" if read / bandwidth > m * n * flops_per_element / rate else "arithmetic",
         useful_extent=useful_extent(rate, len(workers), bandwidth, costs, flops_per_element / k),
     )
 

@@ -74,6 +74,7 @@ def plan(
         _workers(infos, itemsize),
         costs=costs_of(product),
         bandwidth=_bandwidth(infos, storage),
+        memory=min(info.memory for info in infos),
         itemsize=itemsize,
         flops_per_element=product.flops // (m * n),
         quantum=(1, 1) if product.c is None else quantum_of(product.c.matrix),
@@ -105,6 +106,7 @@ def plan_shape(
         _workers(infos, kind.itemsize),
         costs=Costs(k, kind.itemsize, kind.itemsize, row_bytes=n * kind.itemsize),
         bandwidth=_bandwidth(infos, storage),
+        memory=min(info.memory for info in infos),
         itemsize=kind.itemsize,
         flops_per_element=k * flops_per_multiply_add(kind.name),
     )

@@ -215,8 +215,8 @@ def recorded_plan(path: Path) -> AnyPlan | None:
 def _excluded_by(plan: AnyPlan, options: Options) -> list[str]:
     """Say in words why options do not allow a plan."""
     limit, found = options.host_bytes, []
-    if limit is not None and plan.bytes_held > limit:
-        held, now_allowed = format_size(plan.bytes_held), format_size(limit)
+    if limit is not None and plan.host_bytes > limit:
+        held, now_allowed = format_size(plan.host_bytes), format_size(limit)
         found.append(f"the plan holds {held}, allowed are now {now_allowed}")
     now = update_devices(options)
     if isinstance(plan, SlabPlan) and plan.slabs and plan.devices != now:

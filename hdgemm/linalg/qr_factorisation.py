@@ -302,7 +302,7 @@ class QrFactorisation:
                 factoring.slabs,
                 factoring.block,
                 1,
-                factoring.bytes_held,
+                factoring.host_bytes,
                 devices=factoring.devices,
             )
         done.begin(plan, self.how.options)

@@ -267,7 +267,7 @@ class _Copies(NamedTuple):
             "m": plan.m,
             "n": plan.n,
             "dtype": plan.dtype,
-            "host_bytes": plan.bytes_held,
+            "host_bytes": plan.host_bytes,
             "host_limit": plan.host_limit,
         }
 

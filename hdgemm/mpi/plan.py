@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,8 @@ from hdgemm.mpi.machine import needed_bytes, update_rates
 from hdgemm.mpi.run import BLOCK, GROUP, buffer_bytes
 from hdgemm.mpi.variant import Variant, parse_grid, squarest
 from hdgemm.options import parse_size, whole_number
-from hdgemm.units import format_duration, format_rate, format_size, format_speed
+from hdgemm.plan_terms import expected_line, memory_line, moved_line, phase_lines, terms
+from hdgemm.units import format_rate, format_size, format_speed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,20 +51,20 @@ class MpiPlan:
         Order of the matrix, right-hand sides, type of the elements.
     nb, grid
         Rows and columns of a block, and of the grid of ranks.
-    rank_bytes
-        Memory of one rank.
+    host_bytes, host_limit
+        Memory of one rank, and the memory that it may take.
     words
         Elements that one rank receives during factorisation and solution: about 3n²/(2√P).
     messages
         Messages one after the other that a rank waits for: about n·log₂P for pivots.
-    storage_bytes
-        Read and written in all.
+    bytes_read, bytes_written
+        Of the storage, by all ranks.
     flops
         Of all ranks.
     rank_rate, link, storage
         Flop/s of one rank, bytes/s of its link, and of the storage for all.
-    phases
-        Expected seconds. With lookahead, panel, broadcast and swap run beneath the update.
+    expected_phase_seconds
+        With lookahead, panel, broadcast and swap run beneath the update.
     """
 
     kind: str
@@ -71,15 +73,17 @@ class MpiPlan:
     dtype: str
     nb: int
     grid: tuple[int, int]
-    rank_bytes: int
+    host_bytes: int
+    host_limit: int
     words: float
     messages: float
-    storage_bytes: float
-    flops: float
+    bytes_read: int
+    bytes_written: int
+    flops: int
     rank_rate: float
     link: float
     storage: float
-    phases: Mapping[str, float]
+    expected_phase_seconds: Mapping[str, float]
 
     @property
     def ranks(self) -> int:
@@ -87,39 +91,50 @@ class MpiPlan:
         return math.prod(self.grid)
 
     @property
-    def seconds(self) -> float:
+    def planned_bytes(self) -> dict[str, int]:
+        """Bytes of the storage: "load1" is read, "store2" written."""
+        return {"load1": self.bytes_read, "store2": self.bytes_written}
+
+    @property
+    def expected_seconds(self) -> float:
         """Expected duration: what cannot be hidden beneath updates is added."""
-        hideable = sum(self.phases[name] for name in ("panel", "broadcast", "swap"))
-        outside = sum(self.phases[name] for name in ("read", "solve", "write"))
-        return outside + max(self.phases["update"], hideable)
+        phases = self.expected_phase_seconds
+        hideable = sum(phases[name] for name in ("panel", "broadcast", "swap"))
+        outside = sum(phases[name] for name in ("read", "solve", "write"))
+        return outside + max(phases["update"], hideable)
+
+    @property
+    def expected_limit(self) -> str:
+        """The phase that takes longest."""
+        return max(self.expected_phase_seconds.items(), key=lambda phase: phase[1])[0]
 
     @property
     def efficiency(self) -> float:
-        """The arithmetic's time on all ranks, as a part of `seconds`."""
-        return self.flops / (self.ranks * self.rank_rate) / self.seconds
+        """The arithmetic's time on all ranks, as a part of `expected_seconds`."""
+        return self.flops / (self.ranks * self.rank_rate) / self.expected_seconds
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        more = {"seconds": self.seconds, "efficiency": self.efficiency, "ranks": self.ranks}
-        return asdict(self) | more
+        return asdict(self) | terms(self) | {"efficiency": self.efficiency, "ranks": self.ranks}
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     def __str__(self) -> str:
         p, q = self.grid
         item = np.dtype(self.dtype).itemsize
-        phases = ", ".join(
-            f"{name} {format_duration(each)}" for name, each in self.phases.items() if each
-        )
         rate, link = format_speed(self.rank_rate / 1e9), format_rate(self.link)
         received = format_size(self.words * item)
         lines = (
             f"{self.kind}: n = {self.n}, {self.columns} right-hand sides, {self.dtype}",
             f"{p}×{q} ranks of {rate}, links {link}, NB = {self.nb}",
-            f"memory of a rank: {format_size(self.rank_bytes)}",
+            f"of each rank: {memory_line(self)}",
             f"a rank receives {received} ({self.words:.3g} elements)",
             f"and waits for {self.messages:.3g} messages one after the other",
-            f"storage: {format_size(self.storage_bytes)} at {format_rate(self.storage)}",
-            f"expected: {format_duration(self.seconds)}, efficiency {self.efficiency:.1%}",
-            f"phases: {phases}",
+            f"{moved_line(self)}, storage of {format_rate(self.storage)}",
+            *phase_lines(self),
+            f"{expected_line(self)}, efficiency {self.efficiency:.1%}",
         )
         return "\n".join(lines)
 
@@ -195,6 +210,7 @@ def plan(
         variant,
         columns,
         dtype,
+        available,
         rate or _measured_rate(),
         LINK if link is None else float(parse_size(link)),
         STORAGE if storage is None else float(parse_size(storage)),
@@ -228,7 +244,14 @@ def _measured_rate() -> float:
 
 
 def _priced(
-    kind: str, variant: Variant, columns: int, dtype: str, rate: float, link: float, storage: float
+    kind: str,
+    variant: Variant,
+    columns: int,
+    dtype: str,
+    limit: int,
+    rate: float,
+    link: float,
+    storage: float,
 ) -> MpiPlan:
     """Return the plan with the formulas for each phase."""
     (p, q), n, nb = variant.grid, variant.n, min(variant.nb, variant.n)
@@ -267,10 +290,12 @@ def _priced(
         variant.nb,
         variant.grid,
         _rank_bytes(variant, columns, item),
+        limit,
         panels + swapped + pivots + solved,
         waits + solving,
-        given + taken,
-        flop * (pairs + n * n * columns),
+        int(given),
+        int(taken),
+        int(flop * (pairs + n * n * columns)),
         rate,
         link,
         storage,

@@ -6,7 +6,7 @@ All rectangles are in op-space: A is m×k, B is k×n, C is m×n, whatever way th
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -18,11 +18,12 @@ from hdgemm.errors import InputError
 from hdgemm.pipeline.load_counts import Held
 from hdgemm.pipeline.slot_reuse import Course
 from hdgemm.pipeline.walk import Cut, Layout, Units, Walk
+from hdgemm.plan_terms import expected_line, terms
 from hdgemm.tables import Table
-from hdgemm.units import format_duration, format_flops, format_size, format_speed
+from hdgemm.units import format_duration, format_flops, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from hdgemm.pipeline.tiles import Rect
     from hdgemm.pipeline.walk import Runs
@@ -38,8 +39,6 @@ Place = Literal["memory", "file"]  # where the caller keeps an operand
 #: Of a plan as JSON: incremented when a reader of the previous format would misread this one.
 FORMAT: Final = 2
 _SLOTS: Final = ("a_slots", "b_slots", "c_slots", "up", "down")
-#: Devices whose plans are printed; the others are counted.
-_MOST_DEVICES: Final = 4
 #: C tiles of which a notebook shows the order.
 _MOST_DRAWN: Final = 10_000
 
@@ -294,15 +293,39 @@ class Plan:
         """Bytes of host memory held."""
         return self.staging_bytes + (self.device_bytes if self.device.unified else 0)
 
+    @property
+    def planned_bytes(self) -> dict[Stage, int]:
+        """Bytes that each stage moves."""
+        return planned_bytes(self)
+
+    @property
+    def expected_seconds(self) -> float | None:
+        """Expected duration; None where rates are not known."""
+        return None if self.expected is None else self.expected.seconds
+
+    @property
+    def expected_phase_seconds(self) -> Mapping[str, float]:
+        """Expected busy seconds of each stage."""
+        return {} if self.expected is None else self.expected.stage_seconds
+
+    @property
+    def expected_limit(self) -> str | None:
+        """The stage or resource that determines the duration."""
+        return None if self.expected is None else self.expected.limit
+
     def __str__(self) -> str:
         return plan_text(self)
 
     def _repr_html_(self) -> str:
         return plan_html(self)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {"format": FORMAT, **asdict(self), **terms(self)}
+
     def to_json(self, *, indent: int | None = None) -> str:
         """Return the plan as JSON text, from which `from_json` makes an equal plan."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=indent)
+        return json.dumps(self.to_dict(), indent=indent)
 
 
 def planned_bytes(plan: Plan) -> dict[Stage, int]:
@@ -365,23 +388,9 @@ def counts_of(plan: Plan) -> Counts:
     return Counts(bars, units.length, units.length * walk.chunks.count, loads)
 
 
-def summarize_all(plans: Sequence[Plan]) -> dict[str, Any]:
-    """Return the summary of a run's plan: of one device, or of each with the limits in all."""
-    first = summarize(plans[0])
-    if len(plans) == 1:
-        return first
-    members = [summarize(plan) for plan in plans]
-    summed = ("host_bytes", "staging_bytes", "device_bytes", "host_limit")
-    return {
-        **{name: first[name] for name in ("m", "n", "k", "dtype", "strategy", "in_place", "tile")},
-        **{name: sum(member[name] for member in members) for name in summed},
-        "members": members,
-    }
-
-
 def summarize(plan: Plan) -> dict[str, Any]:
     """Return a plan's shape, tiles, counts and memory as plain values; bytes and seconds."""
-    problem, expected, counts = plan.problem, plan.expected, counts_of(plan)
+    problem, counts = plan.problem, counts_of(plan)
     return {
         "m": problem.m,
         "n": problem.n,
@@ -395,14 +404,10 @@ def summarize(plan: Plan) -> dict[str, Any]:
         "units": counts.units,
         "steps": counts.steps,
         "loads": counts.loads,
-        "host_bytes": plan.host_bytes,
         "staging_bytes": plan.staging_bytes,
         "device_bytes": plan.device_bytes,
-        "host_limit": plan.host_limit,
         "device_limit": plan.device_limit,
-        "expected_seconds": None if expected is None else expected.seconds,
-        "expected_stage_seconds": None if expected is None else dict(expected.stage_seconds),
-        "expected_limit": None if expected is None else expected.limit,
+        **terms(plan),
     }
 
 
@@ -424,19 +429,15 @@ def plan_lines(plan: Plan, *, alone: bool = True) -> list[str]:
         tiles = f"tiles: C {mb} × {nb}, A {mb} × {kb}, B {kb} × {nb}"
         lines.append(tiles + counts if alone else tiles)
     if plan.expected is not None:
-        seconds = plan.expected.seconds
-        speed = format_speed(p.flops / seconds / 1e9 if seconds > 0 else 0.0)
-        lines.append(
-            f"expected{'' if alone else ' without the other devices'}: {format_duration(seconds)}, "
-            f"{speed}, limited by {plan.expected.limit}"
-        )
+        among = "" if alone else "without the other devices, "
+        lines.append(among + expected_line(plan))
     return lines
 
 
 def stage_table(plan: Plan) -> Table:
     """Return the bytes that each stage will move and the time it is expected to be busy."""
     moved = planned_bytes(plan)
-    busy = plan.expected.stage_seconds if plan.expected is not None else {}
+    busy = plan.expected_phase_seconds
     return Table(
         ("stage", "bytes", "expected busy"),
         [
@@ -475,6 +476,14 @@ def _against(held: int, limit: int) -> str:
     return f"{format_size(held)} of {format_size(limit)}"
 
 
+def held_line(plan: Plan) -> str:
+    """Return a line with the memory that a plan holds, and its limits."""
+    held = f"memory held: host {_against(plan.host_bytes, plan.host_limit)}"
+    if not plan.device.unified:
+        held += f", device {_against(plan.device_bytes, plan.device_limit)}"
+    return held
+
+
 def plan_text(plan: Plan) -> str:
     """Return the plan as `hdgemm plan` prints it, in at most 25 lines."""
     tables = (stage_table(plan), memory_table(plan))
@@ -496,31 +505,8 @@ def plan_html(plan: Plan) -> str:
     return f"<p>{lines}</p>{stage_table(plan).html()}{memory_table(plan).html()}{order}"
 
 
-class Plans(list["Plan"]):
-    """Plans of one product, one for each device; printed as `hdgemm plan` prints them."""
-
-    def __str__(self) -> str:
-        if not self:
-            return "nothing is multiplied: alpha is 0 or an extent is 0"
-        if len(self) == 1:
-            return plan_text(self[0])
-        lines = plan_lines(self[0])[:1]
-        for plan in self[:_MOST_DEVICES]:
-            lines += [*plan_lines(plan, alone=False)[1:], _held(plan), ""]
-        if len(self) > _MOST_DEVICES:
-            lines.append(f"and {len(self) - _MOST_DEVICES} more devices")
-        lines.append("The devices draw tiles of C from one pool while the run lasts.")
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return "".join(map(plan_html, self)) or f"<p>{self}</p>"
-
-
-def _held(plan: Plan) -> str:
-    held = f"memory held: host {_against(plan.host_bytes, plan.host_limit)}"
-    if not plan.device.unified:
-        held += f", device {_against(plan.device_bytes, plan.device_limit)}"
-    return held
+#: What makes a plan; the rest of its JSON follows from these.
+_FIELDS: Final = tuple(each.name for each in fields(Plan))
 
 
 def from_json(text: str) -> Plan:
@@ -529,33 +515,33 @@ def from_json(text: str) -> Plan:
     Raises `InputError` where the text is not a plan, or has another format.
     """
     try:
-        fields: dict[str, Any] = json.loads(text)
-        written = fields.pop("format")
+        given: dict[str, Any] = json.loads(text)
+        written = given.pop("format")
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise InputError("the text is not a plan in JSON") from error
     if written != FORMAT:
         raise InputError(f"the plan has format {written}, this version reads format {FORMAT}")
     try:
-        return _plan(fields)
+        return _plan({name: given[name] for name in _FIELDS if name in given})
     except (TypeError, KeyError, ValueError) as error:
         raise InputError(f"the plan's fields are not what format {FORMAT} has: {error}") from error
 
 
-def _plan(fields: dict[str, Any]) -> Plan:
-    expected, problem = fields.pop("expected"), fields["problem"]
-    granularity = fields["device"]["granularity"]
-    fields |= {name: Slots(**fields[name]) for name in _SLOTS}
+def _plan(given: dict[str, Any]) -> Plan:
+    expected, problem = given.pop("expected"), given["problem"]
+    granularity = given["device"]["granularity"]
+    given |= {name: Slots(**given[name]) for name in _SLOTS}
     return Plan(
-        **fields
+        **given
         | {
             "problem": Problem(
                 **problem | {name: _spec(problem[name]) for name in ("a", "b", "c")}
             ),
-            "device": DeviceSpec(**fields["device"] | {"granularity": tuple(granularity)}),
-            "overlap": Overlap(**fields["overlap"]),
-            "tile": tuple(fields["tile"]),
-            "layout": Layout(**fields["layout"]),
-            "skipped": tuple((first, end) for first, end in fields["skipped"]),
+            "device": DeviceSpec(**given["device"] | {"granularity": tuple(granularity)}),
+            "overlap": Overlap(**given["overlap"]),
+            "tile": tuple(given["tile"]),
+            "layout": Layout(**given["layout"]),
+            "skipped": tuple((first, end) for first, end in given["skipped"]),
             "expected": None if expected is None else Expectation(**expected),
         }
     )

@@ -26,7 +26,7 @@ OVERLAPS: Final[Mapping[str, Overlap]] = {
 }
 
 #: Memory for planning, and for the threads, schedule and events of some thousand operations.
-_BASE_BYTES: Final = 10 << 20
+_BASE_BYTES: Final = 12 << 20
 #: Memory that h5py and zarr take beside the decoded chunks.
 _DECODE_BYTES: Final = 18 << 20
 #: Memory for ABFT checksums, the panels they are computed from and inputs read again: this part

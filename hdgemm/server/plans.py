@@ -48,14 +48,13 @@ def _plan_routine(
     plan = plan_routine(routine, paths, outs, given, call)
     # Solutions with the factors take all memory that is allowed, for columns of B.
     whole = options.host_bytes if problem.process == "solve" else None
-    return Demand(whole or plan.bytes_held, plan.summary())
+    return Demand(whole or plan.host_bytes, plan.summary())
 
 
 def _plan_product(
     problem: Problem, paths: Mapping[str, Path], out: Path, options: Options
 ) -> Demand:
     import hdgemm
-    from hdgemm.pipeline.plan import summarize_all
 
     product: dict[str, Any] = {**paths, **problem.parameters}
     if not product.get("beta"):
@@ -64,7 +63,7 @@ def _plan_product(
     if not plans:
         extents = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype}
         return Demand(0, extents)
-    summary, units = summarize_all(plans), plans[0].units
+    summary, units = plans.summary(), plans[0].units
     # Several devices draw their units while they run.
     drawn = len(plans) == 1 and len(units) <= _MOST_MAPPED
     return Demand(summary["host_bytes"], summary, [[*u.rect] for u in units] if drawn else [])

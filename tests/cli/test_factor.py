@@ -51,7 +51,7 @@ def test_a_factorisation_is_durable_reported_and_planned(files, name):
     report = report_of(*command, "--gantt", "g.png", "--trace", "t.json", "--report", "r.json")
     assert report["moved_bytes"] == report["planned_bytes"]
     assert report["plan"]["read_bytes"] == plan["read_bytes"]
-    assert report["plan"]["host_bytes"] == plan["bytes_held"]
+    assert report["plan"]["host_bytes"] == plan["host_bytes"]
     assert report["plan"]["slabs"] == len(plan["slabs"])
     assert json.loads((files / "r.json").read_text()) == report
     assert (files / "g.png").stat().st_size > 0
@@ -115,7 +115,7 @@ def test_plans_say_slabs_bytes_time_and_disk(words):
         assert text in result.stdout
     assert re.search(r"\d slabs? of [\d,]+ columns", result.stdout)
     values = json.loads(invoke("plan", *words, "--host-memory", "8GB", "--json").stdout)
-    assert values["bytes_held"] <= 8_000_000_000
+    assert values["host_bytes"] <= 8_000_000_000
     assert values["disk_bytes"] > 0
 
 
@@ -185,7 +185,7 @@ def test_the_plan_of_a_solve_is_the_plan_that_runs(files, arguments, tile):
     linalg.solve("P.npy", "rhs.npy", out="X.npy", options=options, report=reports.append,
                  **arguments)  # fmt: skip
     assert reports[0].plan == shown.summary()
-    assert shown.bytes_held <= options.host_bytes
+    assert shown.host_bytes <= options.host_bytes
     if "refine" not in arguments:  # the number of steps is not known before the run
         assert nonzero(reports[0].moved_bytes) == nonzero(shown.planned_bytes)
 
@@ -198,7 +198,7 @@ def test_the_plan_of_a_symmetric_product_is_the_plan_that_runs(files, memory, tr
     assert reports[0].moved_bytes == reports[0].planned_bytes
     assert nonzero(reports[0].moved_bytes) == nonzero(shown.planned_bytes)
     assert reports[0].plan["parts"][0] == shown.summary()["parts"][0]
-    assert shown.bytes_held <= options.host_bytes
+    assert shown.host_bytes <= options.host_bytes
     assert all(part["expected_seconds"] > 0 for part in shown.summary()["parts"])
     assert "expected: " in str(shown).splitlines()[-1]
 
@@ -231,7 +231,7 @@ def test_plans_of_solves_and_symmetric_products_are_printed(files):
         assert printed.exit_code == 0, printed.output
         assert text in printed.stdout
         values = json.loads(invoke(*words, "--json").stdout)
-        assert values["bytes_held"] > 0
+        assert values["host_bytes"] > 0
         assert values["read_bytes"] > 0
     assert not {"C.npy", "X.npy"} & {path.name for path in files.iterdir()}
     with pytest.raises(hdgemm.InputError, match="they must be as many"):

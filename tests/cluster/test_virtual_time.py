@@ -58,15 +58,16 @@ def test_a_plan_says_what_limits_and_where_more_workers_help():
     def plan(n, bandwidth):
         return plan_cluster(
             (n, n, n), "float64", [VirtualWorker(f"{i}", 1e11) for i in range(16)],
-            costs=Costs(k=n), bandwidth=bandwidth, itemsize=8, flops_per_element=2 * n,
+            costs=Costs(k=n), bandwidth=bandwidth, memory=10**9, itemsize=8,
+            flops_per_element=2 * n,
         )  # fmt: skip
 
     plenty, little = plan(20_000, 1e12), plan(20_000, 1e9)
-    assert plenty.limit == "arithmetic"
-    assert little.limit == "storage"
+    assert plenty.expected_limit == "arithmetic"
+    assert little.expected_limit == "storage"
     assert little.bytes_read < plenty.bytes_read
     assert little.useful_extent > 20_000 > plenty.useful_extent
-    assert plenty.seconds == pytest.approx(2 * 20_000**3 / 16e11 / plenty.efficiency)
+    assert plenty.expected_seconds == pytest.approx(2 * 20_000**3 / 16e11 / plenty.efficiency)
     assert json.loads(plenty.to_json())["tasks"] == plenty.tasks > 16
     assert f"m = n = k = {plenty.useful_extent}" in str(plenty)
     # At the extent that is named, reading and computing take as long.

@@ -173,7 +173,7 @@ def test_blocks_cover_the_rows_and_fit_the_memory(n, more, p, memory, cores):
     except DoesNotFitError as error:
         memory += error.missing
         plan = plan_tsqr(n + more, n, p, memory, cores)
-    assert plan.bytes_held <= memory
+    assert plan.host_bytes <= memory
     if plan.m / plan.rows < 1000:
         blocks = sorted(block for core in range(plan.cores) for block in plan.blocks(core))
         assert [first for first, _ in blocks] == [0, *(last for _, last in blocks[:-1])][

@@ -111,7 +111,7 @@ def test_the_plan_is_the_run(tmp_path, monkeypatch, session, name, arguments, ki
     [report] = reports
     planned_run, ran = shown.summary(), dict(report.plan)
     assert planned_run == {key: ran.get(key) for key in planned_run}  # a run may find more
-    assert shown.bytes_held == ran["host_bytes"]
+    assert shown.host_bytes == ran["host_bytes"]
     if "refine" in arguments:
         return  # the number of corrections is not known before the run
     assert figures(shown.planned_bytes) == figures(report.planned_bytes)

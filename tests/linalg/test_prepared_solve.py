@@ -87,7 +87,7 @@ def test_the_plan_is_the_plan_that_runs(folder, call, out, durable, options):
     getattr(linalg, routine)(a, *(() if routine == "inv" else (b,)), report=reports.append, **given)
     [report] = reports
     assert report.plan == shown.summary()
-    assert shown.bytes_held <= options.host_bytes
+    assert shown.host_bytes <= options.host_bytes
     if "refine" not in arguments:  # the number of steps is not known before the run
         assert moved(report.moved_bytes) == moved(shown.planned_bytes)
         flops = sum(part.flops for part in getattr(shown, "parts", (shown,)))
@@ -147,12 +147,12 @@ def test_the_numbers_of_a_refusal_add_up():
     needs = said.split("needs ")[1].split(";", maxsplit=1)[0]
     assert said.endswith(f"host_memory is 1 B: raise it by {needs}")
     memory = 1 + caught.value.missing
-    assert linalg.plan("trsm", 1000, options=Options(host_memory=memory)).bytes_held <= memory
+    assert linalg.plan("trsm", 1000, options=Options(host_memory=memory)).host_bytes <= memory
 
 
 def test_factors_in_memory_count_in_what_is_missing(folder, monkeypatch):
     held = 4_999_999
-    resident = replace(SlabPlan.of_array("lu", N, N, "float64", 5_000_000), bytes_held=held)
+    resident = replace(SlabPlan.of_array("lu", N, N, "float64", 5_000_000), host_bytes=held)
     monkeypatch.setattr(FactorsOfSolve, "plan_in_memory", lambda *_: resident)
     with pytest.raises(hdgemm.DoesNotFitError) as caught:
         linalg.solve("A.npy", "B.npy", out="X.npy", options=Options(host_memory=5_000_000))

@@ -389,7 +389,7 @@ def test_plans_fit_the_memory(m, n, memory, kind):
     except hdgemm.DoesNotFitError as error:
         memory += error.missing
         plan = plan_slabs(kind, n, "float64", memory, HOST, rows=m, **given)
-    assert plan.bytes_held <= memory
+    assert plan.host_bytes <= memory
     assert sum(slab.width for slab in plan.slabs) == n
     for number, streamed in enumerate(plan.streamed_bytes()):
         assert sum(plan.nbytes(block) for _, block in plan.blocks(number)) == streamed

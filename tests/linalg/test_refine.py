@@ -213,7 +213,7 @@ def test_factors_stay_in_memory_where_they_fit(tmp_path, refine):
             options = replace(options, tile=(16, 64, 32))
         shown = plan("solve", tmp_path / "A.npy", columns=2, refine=refine, options=options)
         assert shown.parts[0].stores == stores
-        assert shown.bytes_held <= memory
+        assert shown.host_bytes <= memory
         reports = []
         x = solve(tmp_path / "A.npy", b, refine=refine, options=options, report=reports.append)
         assert hpl_ratio(a, x, b) < SOUND / 16
@@ -227,8 +227,8 @@ def test_the_planned_memory_decides_where_factors_are():
     for memory in (30_000_000, 40_000_000):
         options = hdgemm.Options(host_memory=memory, devices="host")
         shown = plan("solve", 2048, refine="float32", options=options)
-        held[memory] = shown.parts[0].stores, shown.bytes_held
-        assert shown.bytes_held <= memory
+        held[memory] = shown.parts[0].stores, shown.host_bytes
+        assert shown.host_bytes <= memory
     assert [stores for stores, _ in held.values()] == [True, False]
 
 

@@ -205,4 +205,4 @@ def test_results_that_do_not_fit_are_refused_with_numbers():
     memory = 100_000 + caught.value.missing
     with open_run(Call.of(options=hdgemm.Options(host_memory=memory))) as run:
         plan = plan_for(TallRows(hdgemm.open(a), a.dtype), [Gram(3, a.dtype)], None, run)
-    assert plan.bytes_held <= memory
+    assert plan.host_bytes <= memory

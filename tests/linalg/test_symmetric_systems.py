@@ -159,7 +159,7 @@ def test_short_pieces_of_a_triangle_are_priced(tmp_path):
 
     def load(name, **keywords):
         shown = plan("solve", tmp_path / name, options=options, **keywords)
-        return shown.parts[0].phase_seconds["load"]
+        return shown.parts[0].expected_phase_seconds["load"]
 
     contiguous, rows = load("F.npy"), load("A.npy")
     for structure in ("sym", "her"):

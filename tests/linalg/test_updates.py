@@ -474,7 +474,7 @@ def test_slabs_are_as_narrow_as_a_device_holds(cuda, routine):
     held = [(narrow.m - slab.top) * slab.width * 8 for slab in narrow.slabs]
     blocks = 2 * narrow.m * narrow.block * 8
     assert max(held) + blocks <= 64_000_000
-    assert narrow.slab_buffers * max(held) + blocks <= narrow.bytes_held <= 500_000_000
+    assert narrow.slab_buffers * max(held) + blocks <= narrow.host_bytes <= 500_000_000
 
 
 def test_a_plan_of_an_older_journal_deals_strips_equally(cuda):

@@ -272,13 +272,14 @@ def test_the_plan_of_ranks_states_memory_words_and_seconds():
     found = mpi.plan("lu", 500_000, ranks=64, host_memory="400GB", rate=2e13, link="25GB")
     n, side = 500_000, 8
     assert found.grid == (side, side)
-    assert found.rank_bytes == pytest.approx(8 * n * n / 64, rel=0.05)
+    assert found.host_bytes == pytest.approx(8 * n * n / 64, rel=0.05)
     pivots = n * (side - 1) * (2 + 2 * 192)
     assert found.words == pytest.approx(3 * n**2 / (2 * side) + pivots)
     assert found.flops == pytest.approx(2 * n**3 / 3, rel=1e-5)
-    assert found.phases["update"] == pytest.approx(2 * n**3 / 3 / (64 * 2e13), rel=1e-5)
-    assert found.seconds >= found.flops / (64 * 2e13)
-    assert found.storage_bytes == 16 * n**2
+    update = found.expected_phase_seconds["update"]
+    assert update == pytest.approx(2 * n**3 / 3 / (64 * 2e13), rel=1e-5)
+    assert found.expected_seconds >= found.flops / (64 * 2e13)
+    assert found.planned_bytes == {"load1": 8 * n**2, "store2": 8 * n**2}
     assert 0 < found.efficiency < 1
     half = mpi.plan("cholesky", n, ranks=64, host_memory="400GB", rate=2e13)
     assert half.flops == pytest.approx(found.flops / 2, rel=1e-4)
@@ -310,7 +311,7 @@ def test_the_plan_holds_what_a_solution_takes():
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak <= mpi.plan("solve", n, columns, ranks=1, nb=64, rate=1e9).rank_bytes
+    assert peak <= mpi.plan("solve", n, columns, ranks=1, nb=64, rate=1e9).host_bytes
 
 
 @pytest.mark.parametrize("where", ["A.h5::/A", "A.zarr", "A.bin::30x30:float64:F", "A.npy"])

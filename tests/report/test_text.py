@@ -12,11 +12,11 @@ from hdgemm.pipeline.plan import (
     Expectation,
     Overlap,
     Plan,
-    Plans,
     Problem,
     Slots,
     from_json,
 )
+from hdgemm.pipeline.plans import Plans
 from hdgemm.pipeline.tiles import Rect
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.pipeline.walk import Layout

@@ -147,7 +147,7 @@ def test_plans_of_described_matrices_need_no_file():
     for name, routine in planned().items():
         given = {"columns": 2} if len(routine.operands) > 1 else {}
         shown = linalg.plan(name, (200, 200), **given, **routine.defaults)
-        assert shown.bytes_held > 0
+        assert shown.host_bytes > 0
     with pytest.raises(hdgemm.InputTypeError, match="has no argument shape"):
         linalg.plan("lu", 10, shape=3)
 

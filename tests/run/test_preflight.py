@@ -10,7 +10,7 @@ import pytest
 
 import hdgemm
 from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
-from hdgemm.pipeline.plan import from_json, summarize, summarize_all
+from hdgemm.pipeline.plan import from_json, summarize
 
 N = 400
 CASES = {
@@ -52,7 +52,7 @@ def test_the_plan_of_a_call_is_the_plan_in_its_report(files, tmp_path, case, bet
     call = {"out": tmp_path / "out.npy", "options": options, **keywords}
     plans = hdgemm.plan(*operands(files, case), **call)
     report = hdgemm.multiply(*operands(files, case), **call)
-    assert summarize_all(plans) == dict(report.plan)
+    assert plans.summary() == dict(report.plan)
     assert len(plans) == len(report.devices)
 
 

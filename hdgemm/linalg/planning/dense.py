@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hdgemm.call.plans import expected_line
 from hdgemm.call.run import machine_of
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.fortran import LARGEST
 from hdgemm.machine.limits import host_bytes
 from hdgemm.pipeline.plan import flops_per_multiply_add
-from hdgemm.units import format_flops, format_size
+from hdgemm.plan_terms import expected_line, memory_line, terms
+from hdgemm.units import format_flops
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ class DensePlan(NamedTuple):
         Order and dtype of the matrix.
     flops
         Floating-point operations.
-    bytes_held, host_limit
+    host_bytes, host_limit
         Memory of matrix, results and workspace, and the limit.
     expected_phase_seconds
         Of the phase ``"svd"``.
@@ -45,7 +45,7 @@ class DensePlan(NamedTuple):
     n: int
     dtype: str
     flops: int
-    bytes_held: int
+    host_bytes: int
     host_limit: int
     expected_phase_seconds: Mapping[str, float]
 
@@ -59,31 +59,22 @@ class DensePlan(NamedTuple):
         """Expected duration."""
         return sum(self.expected_phase_seconds.values())
 
+    @property
+    def expected_limit(self) -> str:
+        """Only the kernel takes time."""
+        return "kernel"
+
     def summary(self) -> dict[str, Any]:
         """Return order, memory and expectations as plain values, for reports."""
-        return self._asdict() | {
-            "kind": "dense",
-            "m": self.n,
-            "host_bytes": self.bytes_held,
-            "read_bytes": 0,
-            "write_bytes": 0,
-            "expected_seconds": self.expected_seconds,
-            "expected_limit": "kernel",
-        }
+        return self._asdict() | {"kind": "dense", "m": self.n} | terms(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return self.summary()
 
     def __str__(self) -> str:
-        held, limit = format_size(self.bytes_held), format_size(self.host_limit)
-        return "\n".join(
-            [
-                f"{self.name}, {self.n} × {self.n} {self.dtype}: {format_flops(self.flops)}",
-                f"memory held {held} of {limit}",
-                expected_line(self.flops, self.expected_seconds, "kernel"),
-            ]
-        )
+        what = f"{self.name}, {self.n} × {self.n} {self.dtype}: {format_flops(self.flops)}"
+        return "\n".join([what, memory_line(self), expected_line(self)])
 
 
 def plan_dense(

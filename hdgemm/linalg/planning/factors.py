@@ -86,7 +86,7 @@ def plan_in_array(
         m, n = shape
         what = f"{kind} of a {m}×{n} {dtype.name} matrix, read from a file into an array,"
         raise DoesNotFitError.within(what, held, limit)
-    return replace(SlabPlan.of_array(kind, *shape, dtype.name, limit), bytes_held=held)
+    return replace(SlabPlan.of_array(kind, *shape, dtype.name, limit), host_bytes=held)
 
 
 class FactorsOfSolve(NamedTuple):
@@ -137,7 +137,7 @@ class FactorsOfSolve(NamedTuple):
         stored = self.kind != "lu" or self.in_place or self.durable
         if folder is None or stored or forced or held + beside > memory:
             return None
-        plan = replace(SlabPlan.of_array("lu", n, n, dtype.name, memory), bytes_held=held)
+        plan = replace(SlabPlan.of_array("lu", n, n, dtype.name, memory), host_bytes=held)
         return priced(plan, machine_of((n, n), dtype, folder, run))
 
 

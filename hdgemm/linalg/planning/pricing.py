@@ -72,7 +72,12 @@ def priced(plan: SlabPlan, machine: Machine, devices: SlabDevices | None = None)
     phases["interchange"] = final
     kernel = phases["update"] + phases["panel"]
     limit = "disk" if phases["load"] + phases["store"] + final > kernel else "kernel"
-    return replace(plan, seconds=exposed + final, phase_seconds=phases, limit=limit)
+    return replace(
+        plan,
+        expected_seconds=exposed + final,
+        expected_phase_seconds=phases,
+        expected_limit=limit,
+    )
 
 
 def _load_seconds(plan: SlabPlan, number: int, machine: Machine) -> float:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.call.plans import expected_line, phase_lines
 from hdgemm.call.run import machine_of
 from hdgemm.errors import DoesNotFitError
 from hdgemm.machine.limits import cores, host_bytes
 from hdgemm.matrices.read_ahead import BLOCK_BYTES, STREAM_BUFFERS
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
-from hdgemm.units import format_count, format_flops, format_size
+from hdgemm.plan_terms import expected_line, memory_line, moved_line, phase_lines, terms
+from hdgemm.units import format_count, format_flops
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,7 +123,7 @@ class RowPlan(NamedTuple):
         See `RowShape`.
     rows, cores
         Rows of a block, and blocks that are reduced at once.
-    bytes_held, host_limit
+    host_bytes, host_limit
         The memory that this takes, and what it was planned for.
     name
         The computations, such as ``"TSQR"``.
@@ -141,7 +141,7 @@ class RowPlan(NamedTuple):
     dtype: str
     rows: int
     cores: int
-    bytes_held: int
+    host_bytes: int
     host_limit: int = 0
     name: str = "TSQR"
     flops: int = 0
@@ -188,15 +188,8 @@ class RowPlan(NamedTuple):
 
     def summary(self) -> dict[str, Any]:
         """Return shape, blocks, memory and expectations as plain values, for reports."""
-        moved = self.planned_bytes
-        return self._asdict() | {
-            "kind": "tsqr" if self.name == "TSQR" else "rows",
-            "host_bytes": self.bytes_held,
-            "read_bytes": moved["load1"],
-            "write_bytes": moved.get("store2", 0),
-            "expected_seconds": self.expected_seconds,
-            "expected_limit": self.expected_limit,
-        }
+        kind = "tsqr" if self.name == "TSQR" else "rows"
+        return self._asdict() | {"kind": kind} | terms(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -258,7 +251,7 @@ def plan_pass(
         held = fixed + per_row * max(fitting, least)
         if fitting >= least:
             return _plan_of(shape, works, fitting, workers)._replace(
-                bytes_held=held, host_limit=memory
+                host_bytes=held, host_limit=memory
             )
     results = " and ".join(dict.fromkeys(work.result for work in works))
     what = (
@@ -273,7 +266,7 @@ def _plan_of(shape: RowShape, works: Sequence[RowWork], rows: int, cores: int) -
         *shape[:4],
         rows,
         cores,
-        bytes_held=0,
+        host_bytes=0,
         made=shape.made,
         name=_names(works),
         flops=sum(work.flops for work in works),
@@ -309,15 +302,13 @@ def _text(plan: RowPlan) -> str:
     """Return what a plan of one pass over the rows does in a few lines."""
     shape = f"{plan.m} × {plan.n - plan.made} {plan.dtype}"
     beside = f", {format_count(plan.p, 'right-hand side')}" if plan.p else ""
-    moved = plan.planned_bytes
-    written = f", written {format_size(moved['store2'])}" if "store2" in moved else ""
     return "\n".join(
         [
             f"{plan.name} of a {shape} matrix{beside}: {format_flops(plan.flops)}",
             f"blocks of {format_count(plan.rows, 'row')} on {format_count(plan.cores, 'core')}",
-            f"bytes read {format_size(moved['load1'])}{written}, in one pass",
-            f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
-            *phase_lines(plan.expected_phase_seconds),
-            expected_line(plan.flops, plan.expected_seconds, plan.expected_limit),
+            f"{moved_line(plan)}, in one pass",
+            memory_line(plan),
+            *phase_lines(plan),
+            expected_line(plan),
         ]
     )

@@ -144,7 +144,8 @@ def plan_slabs(
             devices.check(kind, m, dtype, narrowest.block, min(narrowest.least_width, n))
         what = f"{kind} of a {m}×{n} {dtype} matrix by slabs of width {narrowest.least_width}"
         raise DoesNotFitError.within(what, narrowest.least_bytes, memory)
-    return min((priced(plan, machine, devices) for plan in plans), key=lambda plan: plan.seconds)
+    found = (priced(plan, machine, devices) for plan in plans)
+    return min(found, key=lambda plan: plan.expected_seconds)
 
 
 def _can_copy(plan: SlabPlan) -> bool:

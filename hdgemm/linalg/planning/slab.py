@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from hdgemm.call.plans import expected_line, phase_lines
 from hdgemm.fortran import cholesky_pairs, elimination_pairs
 from hdgemm.matrices.filematrix import GAP
 from hdgemm.matrices.transfer import ALIGNMENT, SHORT
 from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.plan_terms import expected_line, memory_line, moved_line, phase_lines, terms
 from hdgemm.units import format_count, format_flops, format_size
 
 if TYPE_CHECKING:
@@ -65,15 +65,15 @@ class SlabPlan:
         Columns of a stream block, at most; a block has columns of one slab only.
     slab_buffers
         2 where loading and storing slabs overlaps the computation, else 1.
-    bytes_held
+    host_bytes
         Memory for slabs, stream blocks and transfers.
     host_limit
         The memory that the plan was made for, in bytes.
-    seconds
+    expected_seconds
         Expected duration.
-    phase_seconds
+    expected_phase_seconds
         Expected duration of each phase, alone.
-    limit
+    expected_limit
         The resource that determines it: ``"kernel"`` or ``"disk"``.
     reflectors
         Blocks of reflectors that are applied to each slab, in this order; () for factorisations.
@@ -104,11 +104,11 @@ class SlabPlan:
     slabs: tuple[Columns, ...]
     block: int
     slab_buffers: int
-    bytes_held: int
+    host_bytes: int
     host_limit: int = 0
-    seconds: float = 0.0
-    phase_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
-    limit: str = "kernel"
+    expected_seconds: float = 0.0
+    expected_phase_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    expected_limit: str = "kernel"
     reflectors: tuple[Columns, ...] = ()
     row_bytes: int = 0
     copied: bool = False
@@ -295,14 +295,7 @@ class SlabPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        moved = self.planned_bytes
-        return asdict(self) | {
-            "phase_seconds": dict(self.phase_seconds),
-            "read_bytes": moved["load1"],
-            "write_bytes": moved["store2"],
-            "flops": self.flops,
-            "disk_bytes": self.disk_bytes,
-        }
+        return asdict(self) | terms(self) | {"disk_bytes": self.disk_bytes}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SlabPlan:
@@ -395,7 +388,6 @@ def _square(plan: SlabPlan, block: Columns) -> int:
 
 def _text(plan: SlabPlan) -> str:
     """Return what a plan does in a few lines: slabs, bytes, memory, disk, time, what limits."""
-    moved = plan.planned_bytes
     widest = max((slab.width for slab in plan.slabs), default=0)
     slabs = (
         f"{len(plan.slabs)} slabs of {format_count(widest, 'column')} at most, {plan.slab_buffers} "
@@ -410,11 +402,11 @@ def _text(plan: SlabPlan) -> str:
             f"{plan.kind} of a {plan.m} × {plan.n} {plan.dtype} matrix: {format_flops(plan.flops)}",
             slabs,
             *_updates(plan),
-            f"bytes read {format_size(moved['load1'])}, written {format_size(moved['store2'])}",
-            f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
+            moved_line(plan),
+            memory_line(plan),
             f"disk space for the output {format_size(plan.disk_bytes)}",
-            *phase_lines(plan.phase_seconds),
-            expected_line(plan.flops, plan.seconds, plan.limit),
+            *phase_lines(plan),
+            expected_line(plan),
         ]
     )
 
@@ -441,14 +433,7 @@ def _summary(plan: SlabPlan) -> dict[str, Any]:
         "slab_buffers": plan.slab_buffers,
         "slab_columns": max((slab.width for slab in plan.slabs), default=0),
         "block_columns": plan.block,
-        "read_bytes": moved["load1"],
-        "write_bytes": moved["store2"],
-        "flops": plan.flops,
-        "host_bytes": plan.bytes_held,
-        "host_limit": plan.host_limit,
-        "expected_seconds": plan.seconds,
-        "expected_phase_seconds": dict(plan.phase_seconds),
-        "expected_limit": plan.limit,
+        **terms(plan),
         **({"devices": list(plan.devices)} if plan.devices else {}),
         **{_LINK[stage]: moved[stage] for stage in _LINK if stage in moved},
     }

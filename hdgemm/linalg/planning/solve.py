@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.call.plans import expected_line
 from hdgemm.dtypes import ELEMENT_TYPES
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg.planning.slab import Columns
 from hdgemm.matrices.read_ahead import BLOCK_BYTES, STREAM_BUFFERS
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
-from hdgemm.units import format_count, format_flops, format_size
+from hdgemm.plan_terms import expected_line, memory_line, moved_line, terms
+from hdgemm.units import format_count, format_flops
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,9 +53,9 @@ class SolvePlan:
         Bytes that are read for each group beside its columns of B.
     stores
         X is stored in a file; an array is solved in place.
-    bytes_held
+    host_bytes
         Memory for a group, stream blocks and transfers, and for factors that stay in memory.
-    host_limit, seconds, phase_seconds, limit
+    host_limit, expected_seconds, expected_phase_seconds, expected_limit
         As in `SlabPlan`.
     kept
         Bytes of the second triangle that are kept while the first one is read.
@@ -69,11 +69,11 @@ class SolvePlan:
     triangles: int
     streamed: int
     stores: bool
-    bytes_held: int
+    host_bytes: int
     host_limit: int = 0
-    seconds: float = 0.0
-    phase_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
-    limit: str = "disk"
+    expected_seconds: float = 0.0
+    expected_phase_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    expected_limit: str = "disk"
     kept: int = 0
 
     @property
@@ -105,7 +105,6 @@ class SolvePlan:
 
     def summary(self) -> dict[str, Any]:
         """Return shape, groups, memory and expectations as plain values, for reports."""
-        moved = self.planned_bytes
         return {
             "kind": "solve with factors",
             "m": self.n,
@@ -114,14 +113,7 @@ class SolvePlan:
             "slabs": len(self.slabs),
             "slab_columns": max((group.width for group in self.slabs), default=0),
             "block_columns": self.block,
-            "read_bytes": moved["load1"],
-            "write_bytes": moved.get("store2", 0),
-            "flops": self.flops,
-            "host_bytes": self.bytes_held,
-            "host_limit": self.host_limit,
-            "expected_seconds": self.seconds,
-            "expected_phase_seconds": dict(self.phase_seconds),
-            "expected_limit": self.limit,
+            **terms(self),
         }
 
     def __str__(self) -> str:
@@ -129,7 +121,7 @@ class SolvePlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return asdict(self) | {"kind": "solve", "phase_seconds": dict(self.phase_seconds)}
+        return asdict(self) | terms(self) | {"kind": "solve"}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SolvePlan:
@@ -300,27 +292,25 @@ def _priced(plan: SolvePlan, machine: Machine, residual_bytes: int) -> SolvePlan
     phases = {"load": load, "update": update, "store": store}
     return replace(
         plan,
-        seconds=residual + max(load, update) + store,
-        phase_seconds=phases | ({"residual": residual} if residual else {}),
-        limit="disk" if load + store > update else "kernel",
+        expected_seconds=residual + max(load, update) + store,
+        expected_phase_seconds=phases | ({"residual": residual} if residual else {}),
+        expected_limit="disk" if load + store > update else "kernel",
     )
 
 
 def _text(plan: SolvePlan) -> str:
     """Return what a solve with stored triangles does in a few lines."""
-    moved = plan.planned_bytes
     widest = max((group.width for group in plan.slabs), default=0)
     systems = f"{format_count(plan.triangles, 'triangular system')} of order {plan.n}"
     groups = f"{format_count(len(plan.slabs), 'group')} of {format_count(widest, 'column')} of B"
     groups += " at most" if len(plan.slabs) > 1 else ""
     sides = format_count(plan.p, "right-hand side")
-    written = moved.get("store2", 0)
     return "\n".join(
         [
             f"{systems}, {sides}, {plan.dtype}: {format_flops(plan.flops)}",
             f"{groups}; the triangle streams in blocks of {format_count(plan.block, 'column')}",
-            f"bytes read {format_size(moved['load1'])}, written {format_size(written)}",
-            f"memory held {format_size(plan.bytes_held)} of {format_size(plan.host_limit)}",
-            expected_line(plan.flops, plan.seconds, plan.limit),
+            moved_line(plan),
+            memory_line(plan),
+            expected_line(plan),
         ]
     )

@@ -126,7 +126,7 @@ class PreparedFactors(Generic[_F_co]):
         Computes them.
     sums
         Column sums of A, which `compute` adds up where the factors stay in an array.
-    bytes_held
+    host_bytes
         Memory that the factors take until they are no longer needed.
     """
 
@@ -137,9 +137,9 @@ class PreparedFactors(Generic[_F_co]):
         compute: Callable[[], _F_co],
         sums: ColumnSums | None = None,
         *,
-        bytes_held: int = 0,
+        host_bytes: int = 0,
     ) -> None:
-        self.plan, self.described, self.bytes_held = plan, described, bytes_held
+        self.plan, self.described, self.host_bytes = plan, described, host_bytes
         self._compute, self._sums = compute, sums
         self._found: _F_co | None = None
 
@@ -207,9 +207,9 @@ def prepare_lu_factors(
             return LU(stack.enter_context(open_matrix(lu)), pivots, zero)
 
         described = LU(prepared.result, np.empty(0, np.int64))
-        held = 0 if resident is None else resident.bytes_held
+        held = 0 if resident is None else resident.host_bytes
         with closing(
-            PreparedFactors(prepared.plan, described, compute, sums, bytes_held=held)
+            PreparedFactors(prepared.plan, described, compute, sums, host_bytes=held)
         ) as factors:
             yield factors
 

@@ -208,7 +208,7 @@ def prepare_system(
         residual = needed.residual_bytes(run.options)
         refinement = _Refined(system, residual, needed.copies) if refines else None
         solver = _solver(factors.described, part, refinement)
-        plan = solution.plan(solver, residual + factors.bytes_held)
+        plan = solution.plan(solver, residual + factors.host_bytes)
         facts = facts_of(routine, rhs.matrix.shape, rhs.dtype.name, run.options)
         joint = JointPlan(facts, (plan,) if factors.plan is None else (factors.plan, plan))
         computation = _FactoredSolve(part, solution, factors, refinement, plan, portions, flops[1])
