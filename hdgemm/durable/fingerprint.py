@@ -6,6 +6,7 @@ Checksums are of the bytes as they are stored, in the machine's byte order.
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,7 @@ from hdgemm.matrices.objectstore import objects_state
 from hdgemm.pipeline.tiles import Rect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -30,6 +31,8 @@ Fingerprint = dict[str, Any]
 #: Number of samples, spread evenly over a matrix, and the elements of each.
 _SAMPLES: Final = 64
 _SAMPLE: Final = 512
+#: Bytes of a matrix that is read at once for all its samples, in less time than 66 requests take.
+_WHOLE: Final = 1 << 20
 #: Elements per read of a whole matrix.
 _BLOCK: Final = 1 << 20
 #: Bytes per read of a rectangle.
@@ -64,7 +67,7 @@ def fingerprint(operand: Operand) -> Fingerprint:
         place_in = f"from {matrix.origin} by {matrix.steps}"
         return _described(operand) | {"content": f"{matrix.content}, {place_in}"}
     if home is None:
-        content = _digest(matrix, rectangles(matrix.shape, _BLOCK))
+        content = _digest(_blocks(matrix, rectangles(matrix.shape, _BLOCK)))
         return _described(operand) | {"content": content}
     state = file_state(home)
     return sampled(operand) | {"size": state.size, "mtime_ns": state.mtime_ns}
@@ -72,8 +75,7 @@ def fingerprint(operand: Operand) -> Fingerprint:
 
 def sampled(operand: Operand) -> Fingerprint:
     """Describe an operand by shape, dtype and samples of its content, wherever it is kept."""
-    matrix = operand.matrix
-    return _described(operand) | {"content": _digest(matrix, _spread(*matrix.shape))}
+    return _described(operand) | {"content": _digest(_samples(operand.matrix))}
 
 
 def _described(operand: Operand) -> Fingerprint:
@@ -132,11 +134,29 @@ def _spread(rows: int, cols: int) -> list[Rect]:
     return [Rect(0, 0, 1, width), *places, Rect(rows - 1, cols - width, 1, width)]
 
 
-def _digest(matrix: Matrix, rects: Iterable[tuple[int, int, int, int]]) -> str:
-    digest = hashlib.sha256()
-    for row, col, rows, cols in rects:
+def _samples(matrix: Matrix) -> Iterator[NDArray[Any]]:
+    """Yield the elements of each sample; those of a small matrix come from one read."""
+    places = _spread(*matrix.shape)
+    if not places or math.prod(matrix.shape) * matrix.dtype.itemsize > _WHOLE:
+        yield from _blocks(matrix, places)
+        return
+    [whole] = _blocks(matrix, [Rect(0, 0, *matrix.shape)])
+    for row, col, _, width in places:
+        yield whole[row : row + 1, col : col + width]
+
+
+def _blocks(matrix: Matrix, places: Iterable[tuple[int, int, int, int]]) -> Iterator[NDArray[Any]]:
+    """Read rectangles one after the other."""
+    for row, col, rows, cols in places:
         block = np.empty((rows, cols), matrix.dtype.newbyteorder("="))
         matrix.read(row, col, block)
+        yield block
+
+
+def _digest(blocks: Iterable[NDArray[Any]]) -> str:
+    """Return the SHA-256 of contiguous blocks."""
+    digest = hashlib.sha256()
+    for block in blocks:
         digest.update(block.view(np.uint8).data)
     return digest.hexdigest()
 

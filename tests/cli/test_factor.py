@@ -267,7 +267,17 @@ def stored_as(store, a):
     return "P.npy"
 
 
-@pytest.mark.parametrize("store", ["C", "F", "array C", "array F", "zarr"])
+@pytest.mark.parametrize(
+    ("store", "durable"),
+    [
+        *((store, False) for store in ("C", "F", "array C", "array F", "zarr")),
+        ("F", True),
+        *(
+            pytest.param(x, True, marks=pytest.mark.campaign)
+            for x in ("C", "array C", "array F", "zarr")
+        ),
+    ],
+)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -276,7 +286,6 @@ def stored_as(store, a):
         {"assume_a": "her", "refine": "float32"}, {"assume_a": "lower triangular"},
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("durable", [False, True])
 def test_the_plan_of_a_solve_is_that_of_its_storage(files, arguments, store, durable):
     a = np.load("A.npy")
     a = np.tril(a) if "triangular" in str(arguments) else a @ a.T + N * np.eye(N)

@@ -60,8 +60,8 @@ def test_it_is_a_command(tmp_path, numbers):
     refused = command(tmp_path, *words, "--scale", "-1")
     assert refused.returncode == 2
     assert "--scale" in refused.stderr
+    told = command(tmp_path, "shift", "--help").stdout.replace("<left|right>", "[left|right]")
     for option in ("--rest", "--shifts", "[left|right]", "--device", "--checkpoint"):
-        told = command(tmp_path, "shift", "--help").stdout.replace("<left|right>", "[left|right]")
         assert (option in told) == (option not in ("--device", "--checkpoint")), told
 
 
