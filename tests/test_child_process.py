@@ -61,13 +61,20 @@ def run(folder, *command):
     return done.stdout
 
 
-def test_one_module_names_the_interpreter():
-    found = {
-        (path.relative_to(PACKAGE).as_posix(), name)
+@pytest.fixture(scope="module")
+def nodes():
+    """Each node of the syntax of each module of the package, with the module's name."""
+    return [
+        (path.relative_to(PACKAGE).as_posix(), node)
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        for name in named(node)
-        if re.fullmatch(STARTERS, name)
+        if isinstance(node, ast.Attribute | ast.ImportFrom | ast.Constant)
+    ]
+
+
+def test_one_module_names_the_interpreter(nodes):
+    found = {
+        (path, name) for path, node in nodes for name in named(node) if re.fullmatch(STARTERS, name)
     }
     assert found == {
         ("child_process.py", "sys.executable"), ("cluster/connection.py", "dask.LocalCluster"),
@@ -83,11 +90,10 @@ def named(node):
     return []
 
 
-def test_no_command_line_holds_the_name_of_an_interpreter():
+def test_no_command_line_holds_the_name_of_an_interpreter(nodes):
     wrong = [
         f"{path}:{node.lineno}"
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for path, node in nodes
         if isinstance(node, ast.Constant) and node.value in {"-m", "-c"}
     ]
     assert not wrong, f"start Python by child_command: {wrong}"

@@ -53,7 +53,7 @@ def test_every_strategy_of_each_dtype_is_checked(monkeypatch):
     assert json.loads(json.dumps(result.to_dict()))["passed"] is True
 
 
-@pytest.mark.parametrize("order", ["lazy", "ahead:2"])
+@pytest.mark.parametrize("order", [pytest.param("lazy", marks=pytest.mark.campaign), "ahead:2"])
 def test_page_locked_arrays_are_checked_where_the_device_takes_them(short, order):
     standin = StandIn(order=order)
     with driven_by(standin.api()):

@@ -43,9 +43,15 @@ CASES = {
     "float32 to Zarr": {"a": "x4.npy", "b": "x4.npy", "out": "out.zarr"},
 }  # fmt: skip
 
+#: Each takes 5 s of processor time; the others have the same formats and conversions.
+LONG = ("npy", "float32 to float64, checked tiles", "Zarr")
+
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.campaign] if case in LONG else []) for case in CASES],
+)
 def test_a_run_stays_within_host_memory(folder, peak, case):
     call = dict(CASES[case])
     call.setdefault("out", "out.npy")
