@@ -64,11 +64,7 @@ def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
             if writable:
                 _check_writable(matrix)
             return matrix
-    if _is_sparse(x):
-        raise InputTypeError(
-            f"{what} is a {type(x).__name__} of scipy.sparse, and hdgemm takes dense matrices: "
-            "pass its toarray(), or multiply by scipy.sparse's own @"
-        )
+    refuse_sparse(x, what)
     if not _has_rectangles(x):
         return None
     if len(x.shape) != 2:
@@ -97,9 +93,14 @@ def _has_rectangles(x: Any) -> bool:
     )
 
 
-def _is_sparse(x: Any) -> bool:
+def refuse_sparse(x: Any, what: str) -> None:
+    """Raise `InputTypeError` where `x` is a sparse matrix of SciPy, of whatever kind."""
     sparse = sys.modules.get("scipy.sparse")
-    return sparse is not None and bool(sparse.issparse(x))
+    if sparse is not None and sparse.issparse(x):
+        raise InputTypeError(
+            f"{what} is a {type(x).__name__} of scipy.sparse, and hdgemm takes dense matrices: "
+            "pass its toarray(), or multiply by scipy.sparse's own @"
+        )
 
 
 def _dtype(x: Any, what: str) -> np.dtype[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.device_arrays import is_device_array
 from hdgemm.matrices.layout import check_read
-from hdgemm.matrices.stores import is_stored
+from hdgemm.matrices.stores import is_stored, refuse_sparse
 from hdgemm.product.aliasing import arrays_overlap
 from hdgemm.product.arguments import check_out_dtype, check_shape, stored_dtype
 
@@ -193,6 +193,7 @@ def _dropped(shape: tuple[int, ...], vector: tuple[bool, bool]) -> tuple[int, ..
 def _operand(x: Any, what: str) -> Any:
     if _is_path(x):
         return x
+    refuse_sparse(x, what)
     array = x if isinstance(x, np.ndarray) or is_stored(x) else np.asarray(x)
     if not array.shape:
         raise InputError(

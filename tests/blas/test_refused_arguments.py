@@ -41,7 +41,9 @@ def test_an_out_is_taken_with_options_or_without(operands, out):
 
 
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
-@pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
+@pytest.mark.parametrize(
+    "kind", [scipy.sparse.csr_matrix, scipy.sparse.coo_array, scipy.sparse.dia_matrix]
+)
 def test_sparse_matrices_are_refused_in_one_sentence(kind, options):
     sparse = kind(X)
     calls = [
