@@ -107,8 +107,9 @@ def profiled(out: Path, args: argparse.Namespace, *, whole: bool) -> dict[str, A
     command = [sys.executable, "-m", *module, "--out", str(out), "--folder", str(args.folder)]
     if args.device:
         command += ["--device", args.device]
-    subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)  # fmt: skip
+    subprocess.run(
+        command, check=True, timeout=300, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
     return report
 

@@ -108,7 +108,8 @@ def summary(results: dict[str, Any]) -> dict[str, Any]:
         "times_best_cublasxt": {n: ours[n] / best[n] for n in best if n in ours} or None,
         "goal_times": 1.2,
         "data_placement_not_slower": (
-            ladder["data-placement"] >= max(others) if others and "data-placement" in ladder
+            ladder["data-placement"] >= max(others)
+            if others and "data-placement" in ladder
             else None
         ),
         "moved_as_planned": all(
@@ -116,7 +117,7 @@ def summary(results: dict[str, Any]) -> dict[str, Any]:
             for section in ("pipeline", "paper_shapes", "ladder")
             for r in results.get(section, [])
         ),
-    }  # fmt: skip
+    }
 
 
 def save_picture(results: dict[str, Any], path: Path, title: str) -> None:

@@ -82,9 +82,10 @@ def measure_device(run: Run) -> None:
         run.attempt("host copies", lambda: show("host_copy_gbs_by_threads", {
             threads: rate / 1e9 for threads, rate in copy_rates(sizes.copy_bytes).items()
         }))  # fmt: skip
-        run.attempt("page-locking", lambda: show(
-            "page_locking_seconds_per_gb", locking_cost(device, sizes.pin_bytes)
-        ))  # fmt: skip
+        run.attempt(
+            "page-locking",
+            lambda: show("page_locking_seconds_per_gb", locking_cost(device, sizes.pin_bytes)),
+        )
 
 
 def measure_square(run: Run, n: int) -> None:

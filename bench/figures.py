@@ -345,9 +345,7 @@ def total(result: dict[str, Any], key: str) -> int:
 
 
 #: Counts of campaigns that are shown.
-_CAMPAIGN_COUNTS = (
-    "kills", "stops", "products", "jobs", "attempts", "uploads", "checks"
-)  # fmt: skip
+_CAMPAIGN_COUNTS = ("kills", "stops", "products", "jobs", "attempts", "uploads", "checks")
 
 
 def campaign(result: dict[str, Any]) -> list[str]:
@@ -403,9 +401,7 @@ def service_transfer(result: dict[str, Any]) -> list[str]:
 
 def neighbour(result: dict[str, Any]) -> list[str]:
     """Return the rows of products on a quiet machine and beside another process."""
-    loads = {
-        "quiet": "no other process", "half a core burnt": "another process uses half a core"
-    }  # fmt: skip
+    loads = {"quiet": "no other process", "half a core burnt": "another process uses half a core"}
     return [
         f"| {text}, {name}, n = {n} | {size[load][name]['ratio']['median']:.3f} of the speed of"
         " in-RAM `numpy.matmul` under the same load |"

@@ -54,8 +54,9 @@ def by_hdgemm(routine: str, folder: Path, memory: int, x: Any) -> tuple[float, A
     import hdgemm.linalg
 
     keywords: dict[str, Any] = {
-        "options": hdgemm.Options(host_memory=memory, devices="host"), "out": folder / "F.npy"
-    }  # fmt: skip
+        "options": hdgemm.Options(host_memory=memory, devices="host"),
+        "out": folder / "F.npy",
+    }
     began = time.perf_counter()
     if routine == "lu":
         lu, pivots = hdgemm.linalg.lu_factor(folder / "A.npy", **keywords)
@@ -85,10 +86,11 @@ def by_dask(routine: str, folder: Path, memory: int, x: Any) -> tuple[float, Any
     found = call(array)
     found = found if isinstance(found, tuple) else (found,)
     outs = [
-        np.lib.format.open_memmap(folder / f"D{k}.npy", mode="w+", dtype=part.dtype,
-                                  shape=part.shape)
+        np.lib.format.open_memmap(
+            folder / f"D{k}.npy", mode="w+", dtype=part.dtype, shape=part.shape
+        )
         for k, part in enumerate(found)
-    ]  # fmt: skip
+    ]
     dask.array.store(list(found), outs, lock=False)
     seconds = time.perf_counter() - began
     if routine == "cholesky":

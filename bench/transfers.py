@@ -76,10 +76,7 @@ def least_for_order(plan: Plan) -> int:
     total = planned_bytes(plan)["store2"]
     for operand, slots in (("A", plan.a_slots.count), ("B", plan.b_slots.count)):
         loads = list(plan.course.loads())
-        reads = [
-            loads[step.a if operand == "A" else step.b].rect
-            for step in plan.course.steps()
-        ]  # fmt: skip
+        reads = [loads[step.a if operand == "A" else step.b].rect for step in plan.course.steps()]
         runs = [rect for i, rect in enumerate(reads) if i == 0 or rect != reads[i - 1]]
         held: set = set()
         for at, rect in enumerate(runs):

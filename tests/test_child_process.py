@@ -77,8 +77,9 @@ def test_one_module_names_the_interpreter(nodes):
         (path, name) for path, node in nodes for name in named(node) if re.fullmatch(STARTERS, name)
     }
     assert found == {
-        ("child_process.py", "sys.executable"), ("cluster/connection.py", "dask.LocalCluster"),
-    }  # fmt: skip
+        ("child_process.py", "sys.executable"),
+        ("cluster/connection.py", "dask.LocalCluster"),
+    }
 
 
 def named(node):

@@ -87,9 +87,9 @@ def test_whitened_scores_have_unit_variance():
     pca = PCA(4, whiten=True)
     scores = pca.fit_transform(x)
     assert np.allclose(scores.std(axis=0, ddof=1), 1)
-    assert np.allclose(pca.inverse_transform(scores), PCA(4).fit(x).inverse_transform(
-        PCA(4).fit(x).transform(x)
-    ))  # fmt: skip
+    assert np.allclose(
+        pca.inverse_transform(scores), PCA(4).fit(x).inverse_transform(PCA(4).fit(x).transform(x))
+    )
 
 
 def test_a_part_of_the_variance_chooses_the_components():

@@ -67,7 +67,7 @@ ROUTINES: Final[dict[str, Callable[..., object]]] = {
     "trsm": lambda at, **how: hdgemm.trsm(
         1.0, at / "S.npy", at / "B.npy", lower=True, out=at / "X.npy", **how
     ),
-}  # fmt: skip
+}
 #: Routines that take a checkpoint.
 DURABLE: Final[dict[str, Callable[..., object]]] = {
     "lu_factor": lambda at, **how: linalg.lu_factor(at / "A.npy", out=at / "F.npy", **how),
@@ -81,7 +81,7 @@ DURABLE: Final[dict[str, Callable[..., object]]] = {
         at / "S.npy", at / "B.npy", assume_a="pos", out=at / "X.npy", **how
     ),
     "inv": lambda at, **how: linalg.inv(at / "A.npy", out=at / "X.npy", **how),
-}  # fmt: skip
+}
 _REPLACED: Final = {
     "read": ("read", "pread", "preadv"), "write": ("write", "pwrite", "pwritev"),
     "sync": ("fsync", "fdatasync"), "reserve": ("posix_fallocate", "ftruncate"),
@@ -328,9 +328,10 @@ def preloaded(arguments: Sequence[str]) -> int | None:
         data = folder / "data"
         data.mkdir()
         done = subprocess.run(
-            [sys.executable, "-m", "bench.campaigns.disk_faults", *arguments], check=False,
+            [sys.executable, "-m", "bench.campaigns.disk_faults", *arguments],
+            check=False,
             env=os.environ | {"LD_PRELOAD": str(shim), "DISK_FAULTS": f"{data}/"},
-        )  # fmt: skip
+        )
         return done.returncode
 
 

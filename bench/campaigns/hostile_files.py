@@ -98,8 +98,9 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
 def product(operand: str, folder: Path, observer: Observer | None = None) -> None:
     """Multiply an operand by itself, as a durable run that goes on where a journal is there."""
     options = Options(devices="host", tile=(8, 8, 8), host_memory="64MB")
-    multiply(operand, operand, out=folder / "c.npy", options=options, checkpoint=True,
-             observer=observer)  # fmt: skip
+    multiply(
+        operand, operand, out=folder / "c.npy", options=options, checkpoint=True, observer=observer
+    )
 
 
 def use(form: str, operand: str, folder: Path) -> None:

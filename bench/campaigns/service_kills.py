@@ -196,9 +196,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         killer.close()
     record.tally.check(not left, f"temporary files are left: {left}")
     record.tally.figures |= {
-        "kills": dict(killer.killed), "seconds": round(time.monotonic() - began),
+        "kills": dict(killer.killed),
+        "seconds": round(time.monotonic() - began),
         "jobs": len(record.jobs),
-    }  # fmt: skip
+    }
     return record.tally.end("service_kills", asked)
 
 

@@ -156,9 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for count in (0, asked.jobs):
             with tempfile.TemporaryDirectory(prefix="hdgemm-queue-") as name:
                 settings = make_settings(
-                    Path(name), max_queue=2 * asked.jobs + 4 * asked.requests,
+                    Path(name),
+                    max_queue=2 * asked.jobs + 4 * asked.requests,
                     max_streams_per_token=256,
-                )  # fmt: skip
+                )
                 np.save(settings.roots[0] / "a.npy", np.eye(3))
                 fill(settings, count)
                 server = Live(settings, "--no-worker").wait()

@@ -264,8 +264,9 @@ def race(store: Any, rng: random.Random, tally: Tally, length: float) -> float:
     racers[0].start()
     time.sleep(rng.choice((0.0, rng.uniform(0.0, length))))
     racers[1].start()
-    for moment, each in sorted(((rng.uniform(0.0, length), each) for each in racers),
-                               key=lambda pair: pair[0]):  # fmt: skip
+    for moment, each in sorted(
+        ((rng.uniform(0.0, length), each) for each in racers), key=lambda pair: pair[0]
+    ):
         time.sleep(max(0.0, began + moment - time.perf_counter()))
         each.act()
     for each in racers:

@@ -36,9 +36,10 @@ PAPERS: Final = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print one paper's figures; return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.papers", description=__doc__,
+        prog="python -m bench.papers",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("paper", choices=PAPERS)
     parser.add_argument("--json", action="store_true", help="print JSON; speeds are in GFLOP/s")
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw the timelines, too")

@@ -151,5 +151,6 @@ def device_of(
 ) -> Capability:  # fmt: skip
     """Return an accelerator by its DGEMM rate, and the other kernels' rates relative to that."""
     rates = {"gemm": gemm, "larfb": larfb * gemm, "trsm": trsm * gemm, "laswp": _ROWS_PER_SECOND}
-    return Capability(name=name, rates=rates, depth_half=15, latency=10e-6, memory=memory,
-                      up=bus, down=bus)  # fmt: skip
+    return Capability(
+        name=name, rates=rates, depth_half=15, latency=10e-6, memory=memory, up=bus, down=bus
+    )

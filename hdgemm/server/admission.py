@@ -76,8 +76,10 @@ class Examiner:
             raise DoesNotFitError(
                 f"N = {kept['n']} needs {needed} bytes; the largest worker has {available}, "
                 f"{needed - available} are missing; lower N",
-                requested=needed, available=available, missing=needed - available,
-            )  # fmt: skip
+                requested=needed,
+                available=available,
+                missing=needed - available,
+            )
         return Admission(process=process, inputs=kept, host_bytes=needed, devices=devices)
 
     def look_up(self, process: Process, inputs: Any, account: Account) -> Candidate:
@@ -157,8 +159,10 @@ class Examiner:
         if asked > memory and not on_cluster(settings, process):
             raise DoesNotFitError(
                 f"options.host_memory asks for {asked} bytes; the largest worker has {memory}",
-                requested=asked, available=memory, missing=asked - memory,
-            )  # fmt: skip
+                requested=asked,
+                available=memory,
+                missing=asked - memory,
+            )
         return options
 
     def _output_path(self, wanted: Output, account: Account) -> Path | None:

@@ -92,9 +92,11 @@ async def _refuse_many_values(request: Request) -> None:
         return  # no JSON, which the framework refuses
     if has_more_values(document, MOST_VALUES):
         raise ProblemError(
-            422, "too-many-values",
-            f"the body may have {MOST_VALUES} members and items in all", limit=MOST_VALUES,
-        )  # fmt: skip
+            422,
+            "too-many-values",
+            f"the body may have {MOST_VALUES} members and items in all",
+            limit=MOST_VALUES,
+        )
 
 
 async def _error(_: Request, error: Exception) -> Response:

@@ -212,9 +212,11 @@ class Attempt:
             about = described(stream, out, target)
             sha256 = self._hash(stream.fileno(), about["size"])
         publication = Publication(
-            **about, sha256=sha256, overwrite=output["overwrite"] or output["path"] is None,
+            **about,
+            sha256=sha256,
+            overwrite=output["overwrite"] or output["path"] is None,
             beside=self._describe_beside(out, target),
-        )  # fmt: skip
+        )
         self._note(publication=asdict(publication), report=finite(outcome.report))
         self._enter("publishing")
         publish(publication, self._roots)
@@ -238,8 +240,9 @@ class Attempt:
         found = []
         for temporary, path in zip(
             outputs.files_beside(process, inputs, out),
-            outputs.files_beside(process, inputs, target), strict=True,
-        ):  # fmt: skip
+            outputs.files_beside(process, inputs, target),
+            strict=True,
+        ):
             if temporary.exists():
                 with open_finished(temporary) as stream:
                     found.append(described(stream, temporary, path))

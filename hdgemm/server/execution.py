@@ -90,8 +90,9 @@ class Execute(Strict):
     def linked_outputs(self) -> list[str]:
         """The outputs that the request wants by reference."""
         named = () if self.outputs is None else self.outputs
-        return [name for name, each in named
-                if getattr(each, "transmissionMode", None) == "reference"]  # fmt: skip
+        return [
+            name for name, each in named if getattr(each, "transmissionMode", None) == "reference"
+        ]
 
     @property
     def chosen_outputs(self) -> list[str] | None:

@@ -23,11 +23,11 @@ def used_seconds(conn: sa.Connection, now: float) -> dict[str, float]:
     """Return how many seconds each owner's jobs ran within the last hour."""
     since = now - _SHARE_SECONDS
     runs = sa.union_all(
-        sa.select(Job.owner, Job.started, sa.func.coalesce(Job.finished, now).label("finished"))
-        .where(Job.started.is_not(None), sa.or_(Job.status == "running", Job.finished > since)),
-        sa.select(PastRun.owner, PastRun.started, PastRun.finished)
-        .where(PastRun.finished > since),
-    ).subquery()  # fmt: skip
+        sa.select(
+            Job.owner, Job.started, sa.func.coalesce(Job.finished, now).label("finished")
+        ).where(Job.started.is_not(None), sa.or_(Job.status == "running", Job.finished > since)),
+        sa.select(PastRun.owner, PastRun.started, PastRun.finished).where(PastRun.finished > since),
+    ).subquery()
     began = sa.case((runs.c.started < since, since), else_=runs.c.started)
     query = sa.select(runs.c.owner, sa.func.sum(runs.c.finished - began)).group_by(runs.c.owner)
     return {owner: float(seconds) for owner, seconds in conn.execute(query)}

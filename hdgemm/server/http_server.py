@@ -127,9 +127,11 @@ def make_service(settings: Settings, host: str) -> Service:
     public = urlsplit(settings.public_url).hostname
     names = {"localhost", "127.0.0.1", "[::1]", host, *([public] if public else [])}
     return Service(
-        settings, database, hosts=frozenset(names) if local else None,
+        settings,
+        database,
+        hosts=frozenset(names) if local else None,
         always_ask=not local or bool(settings.public_url),
-    )  # fmt: skip
+    )
 
 
 def make_config(app: FastAPI, settings: Settings, listener: Listener) -> uvicorn.Config:

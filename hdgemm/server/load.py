@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 _KEPT_SECONDS: Final = 3600.0
 #: The columns of a sample that `history` returns as lists.
-_SERIES: Final = (
-    "taken", "cpu", "memory_used", "memory_total", "disk_used", "disk_total",
-)  # fmt: skip
+_SERIES: Final = ("taken", "cpu", "memory_used", "memory_total", "disk_used", "disk_total")
 
 
 class LoadMeter:

@@ -44,13 +44,17 @@ class Metrics:
         self._phases = Gauge("hdgemm_phase_jobs", "Unfinished jobs.", ("phase",), registry=reg)
         self._gflops = Gauge("hdgemm_gflops", "10⁹ flop/s of all running jobs.", registry=reg)
         self._per_watt = Gauge(
-            "hdgemm_gflops_per_watt", "10⁹ flop/s per watt of the last job, if measured.",
-            ("process",), registry=reg,
-        )  # fmt: skip
+            "hdgemm_gflops_per_watt",
+            "10⁹ flop/s per watt of the last job, if measured.",
+            ("process",),
+            registry=reg,
+        )
         self._unmeasured = Gauge(
-            "hdgemm_energy_not_measured", "Energy counters that the last job could not read.",
-            ("source", "reason"), registry=reg,
-        )  # fmt: skip
+            "hdgemm_energy_not_measured",
+            "Energy counters that the last job could not read.",
+            ("source", "reason"),
+            registry=reg,
+        )
         self._held = Gauge("hdgemm_held_bytes", "Host memory of running jobs.", registry=reg)
         self._disk = Gauge("hdgemm_disk_bytes", "Data folder's disk.", ("kind",), registry=reg)
         self._stored = Gauge("hdgemm_matrix_bytes", "Bytes of uploaded matrices.", registry=reg)
@@ -74,9 +78,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return all metrics; the database's are read now."""
-        for gauge in (
-            self._jobs, self._phases, self._devices, self._per_watt, self._unmeasured,
-        ):  # fmt: skip
+        for gauge in (self._jobs, self._phases, self._devices, self._per_watt, self._unmeasured):
             gauge.clear()
         with self._database.read() as conn:
             self._read_jobs(conn)

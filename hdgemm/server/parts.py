@@ -95,9 +95,11 @@ def _lock(fd: int, kind: int, start: int, length: int) -> None:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, lock)
     except BlockingIOError:
         raise ProblemError(
-            409, "part-in-flight", "another request is sending, or checking, a part of these bytes",
+            409,
+            "part-in-flight",
+            "another request is sending, or checking, a part of these bytes",
             headers={"Retry-After": "1"},
-        ) from None  # fmt: skip
+        ) from None
 
 
 class PartWriter:
@@ -135,9 +137,11 @@ class PartWriter:
         """
         if self.position + len(data) > self.stop:
             raise ProblemError(
-                413, "part-too-long", f"the part has {self.stop - self.start} bytes",
+                413,
+                "part-too-long",
+                f"the part has {self.stop - self.start} bytes",
                 headers={"Connection": "close"},
-            )  # fmt: skip
+            )
         self._hash.update(data)
         view = memoryview(data)
         for first, last, durable in self._pieces(len(data)):
@@ -147,9 +151,10 @@ class PartWriter:
                 _write_all(self._fd, piece, offset)
             elif os.pread(self._fd, len(piece), offset) != piece:
                 raise ProblemError(
-                    409, "part-differs",
+                    409,
+                    "part-differs",
                     f"bytes {first} to {last} were acknowledged before, with another content",
-                )  # fmt: skip
+                )
         self.position += len(data)
 
     def _pieces(self, length: int) -> Iterator[tuple[int, int, bool]]:
@@ -169,9 +174,10 @@ class PartWriter:
         """Raise a 400 for a body that is too short, a 422 for one with another digest."""
         if self.position != self.stop:
             raise ProblemError(
-                400, "body-too-short",
+                400,
+                "body-too-short",
                 f"the part has {self.stop - self.start} bytes, {self.position - self.start} came",
-            )  # fmt: skip
+            )
         if digest is not None and self._hash.digest() != digest:
             raise ProblemError(
                 422, "digest-mismatch", "the part's SHA-256 is not the announced one"

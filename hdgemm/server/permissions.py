@@ -37,8 +37,9 @@ def make_private(folder: Path) -> None:
         except PermissionError:
             log.warning(
                 "%s belongs to another user, and its permissions are %03o: take a folder in it",
-                folder, mode & 0o777,
-            )  # fmt: skip
+                folder,
+                mode & 0o777,
+            )
 
 
 def open_private(file: Path) -> IO[bytes]:
@@ -70,8 +71,9 @@ def check_apart(own: Iterable[Path], roots: Sequence[Path]) -> None:
                 raise InputError(
                     f"the service keeps its own files in {place}, and jobs may use the folder "
                     f"{root}: neither may lie in the other; choose another --data-dir or --root",
-                    place=str(place), root=str(root),
-                )  # fmt: skip
+                    place=str(place),
+                    root=str(root),
+                )
 
 
 def _holds(folder: Path, path: Path) -> bool:

@@ -42,9 +42,8 @@ class _Child:
         with theirs:
             fd = theirs.fileno()
             self.process = subprocess.Popen(
-                child_command(__name__, str(fd)),
-                stdin=subprocess.DEVNULL, pass_fds=(fd,),
-            )  # fmt: skip
+                child_command(__name__, str(fd)), stdin=subprocess.DEVNULL, pass_fds=(fd,)
+            )
 
     def close(self) -> None:
         self.pipe.close()

@@ -77,9 +77,11 @@ class ThreadLimit:
                 await held.enter_async_context(slots.free)
         except TimeoutError:
             raise ProblemError(
-                503, "busy", f"{slots.most} requests wait for {self._what} already",
+                503,
+                "busy",
+                f"{slots.most} requests wait for {self._what} already",
                 headers={"Retry-After": "5"},
-            ) from None  # fmt: skip
+            ) from None
 
 
 class _Slots:

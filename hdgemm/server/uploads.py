@@ -81,9 +81,11 @@ def create_file(matrix: StoredMatrix, path: Path) -> None:
     except OSError as error:
         path.unlink()
         raise ProblemError(
-            507, "disk-full", f"cannot reserve {matrix.file_size} bytes: {error.strerror}",
+            507,
+            "disk-full",
+            f"cannot reserve {matrix.file_size} bytes: {error.strerror}",
             requested=matrix.file_size,
-        ) from error  # fmt: skip
+        ) from error
     finally:
         os.close(fd)
 
@@ -145,11 +147,12 @@ def acknowledge(conn: sa.Connection, matrix_id: str, start: int, stop: int) -> N
     ranges = sa.select(sa.func.count()).select_from(Part).where(Part.matrix == matrix_id)
     if conn.execute(ranges).scalar_one() > MOST_RANGES:
         raise ProblemError(
-            409, "too-many-ranges",
+            409,
+            "too-many-ranges",
             f"the content would lie in more than {MOST_RANGES} separate ranges; send the parts "
             "between them first",
             limit=MOST_RANGES,
-        )  # fmt: skip
+        )
 
 
 def check_content(matrix: StoredMatrix, path: Path) -> str:
@@ -182,9 +185,10 @@ def _check_header(matrix: StoredMatrix, path: Path) -> None:
         message = str(error).replace(str(path), "the content")
         raise ProblemError(422, "bad-input", message) from error
     found: dict[str, Any] = {
-        "shape": list(header.shape), "dtype": header.dtype.name,
+        "shape": list(header.shape),
+        "dtype": header.dtype.name,
         "order": "F" if header.fortran else "C",
-    }  # fmt: skip
+    }
     said = {"shape": [matrix.rows, matrix.cols], "dtype": matrix.dtype, "order": matrix.order}
     if found != said:
         raise ProblemError(

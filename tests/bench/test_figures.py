@@ -30,10 +30,11 @@ def test_factorisations_are_rows_of_ratios():
         "n": 16384,
         "host_memory": 1_500_000_000,
         "lu_factor": {
-            "of_gemm": {"median": 0.85}, "of_scipy": {"median": 1.02},
+            "of_gemm": {"median": 0.85},
+            "of_scipy": {"median": 1.02},
             "hdgemm": [turn, turn | {"status": "timeout"}],
         },
-    }  # fmt: skip
+    }
     (row,) = figures.linalg(result)
     assert row == (
         "| `lu_factor`, files, n = 16384, 1500 MB | 1.020 of SciPy in RAM, 0.850 of DGEMM in RAM;"

@@ -46,8 +46,9 @@ def test_the_live_view_needs_a_terminal():
     snapshot = snapshot_of(TileGrid(("worker",), ("a.",)))
     for terminal in (True, False):
         out = io.StringIO()
-        console = Console(file=out, force_terminal=terminal, width=100, height=40,
-                          _environ={"TERM": "xterm"})  # fmt: skip
+        console = Console(
+            file=out, force_terminal=terminal, width=100, height=40, _environ={"TERM": "xterm"}
+        )
         with show_cluster_progress("C.npy", console) as view:
             view(snapshot)
         assert isinstance(view, LiveMap) == terminal

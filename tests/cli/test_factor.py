@@ -180,10 +180,12 @@ def test_the_plan_of_a_solve_is_the_plan_that_runs(files, arguments, tile):
     np.save("P.npy", np.triu(a) if "triangular" in str(arguments) else a @ a.T + N * np.eye(N))
     np.save("rhs.npy", np.ones((N, 5)))
     options, reports = Options(host_memory="20MB", tile=tile, devices="host"), []
-    shown = linalg.plan("solve", "P.npy", columns="rhs.npy", out="X.npy", options=options,
-                        **arguments)  # fmt: skip
-    linalg.solve("P.npy", "rhs.npy", out="X.npy", options=options, report=reports.append,
-                 **arguments)  # fmt: skip
+    shown = linalg.plan(
+        "solve", "P.npy", columns="rhs.npy", out="X.npy", options=options, **arguments
+    )
+    linalg.solve(
+        "P.npy", "rhs.npy", out="X.npy", options=options, report=reports.append, **arguments
+    )
     assert reports[0].plan == shown.summary()
     assert shown.host_bytes <= options.host_bytes
     if "refine" not in arguments:  # the number of steps is not known before the run

@@ -27,8 +27,9 @@ def pool_of(shape, rates, **arguments):
 @settings(max_examples=30, deadline=None)
 def test_every_element_is_finished_once_whatever_fails(shape, count, quantum, seed):
     random = Random(seed)
-    pool = pool_of(shape, {f"w{i}": 10.0 ** random.randint(0, 6) for i in range(count)},
-                   quantum=quantum)  # fmt: skip
+    pool = pool_of(
+        shape, {f"w{i}": 10.0 ** random.randint(0, 6) for i in range(count)}, quantum=quantum
+    )
     stored = np.zeros(shape, int)
     out = []
     for step in range(100_000):

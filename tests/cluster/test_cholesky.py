@@ -48,8 +48,7 @@ def test_a_factor_from_file_to_file(client, folder, lower, dtype):
     # The other triangle is not used.
     stored[np.triu_indices(N, 1) if lower else np.tril_indices(N, -1)] = np.nan
     np.save(folder / "A.npy", stored)
-    report = cholesky(folder / "A.npy", lower, client=client, out=folder / "L.npy",
-                      options=OPTIONS)  # fmt: skip
+    report = cholesky(folder / "A.npy", lower, client=client, out=folder / "L.npy", options=OPTIONS)
     assert_factor(a, np.load(folder / "L.npy"), lower)
     assert audit(folder / "L.npy").passed
     assert report.plan["blocks"] >= 2 * (N // 32)

@@ -86,11 +86,13 @@ def test_a_topic_of_a_client_that_was_killed_is_removed_by_the_next_run(plain, f
         other.subscribe_topic("hdgemm-killed", lambda _: None)
         other.log_event("hdgemm-killed", "receipt")
         wait_for(lambda: "hdgemm-killed" in client.run_on_scheduler(left))
-        multiply(folder / "A.npy", folder / "B.npy", out=folder / "C.npy", client=client,
-                 options=OPTIONS)  # fmt: skip
+        multiply(
+            folder / "A.npy", folder / "B.npy", out=folder / "C.npy", client=client, options=OPTIONS
+        )
         wait_for(lambda: client.run_on_scheduler(left) == ["hdgemm-killed"])
-    multiply(folder / "A.npy", folder / "B.npy", out=folder / "D.npy", client=client,
-             options=OPTIONS)  # fmt: skip
+    multiply(
+        folder / "A.npy", folder / "B.npy", out=folder / "D.npy", client=client, options=OPTIONS
+    )
     assert_nothing_left(client)
 
 

@@ -161,8 +161,9 @@ def test_a_worker_that_was_stopped_writes_nothing(client, folder, routine):
         thread.start()
         try:
             if routine == "multiply":
-                multiply(folder / "A.npy", folder / "B.npy", out=where, client=client,
-                         options=OPTIONS)  # fmt: skip
+                multiply(
+                    folder / "A.npy", folder / "B.npy", out=where, client=client, options=OPTIONS
+                )
             else:
                 cholesky(folder / "S.npy", True, out=where, client=client,
                          options=Options(devices="host", tile=(32, 32, 32)))  # fmt: skip

@@ -59,8 +59,9 @@ def test_the_region_is_the_triangle_and_few_elements_more(n, quantum, lower):
 def test_a_triangle_of_a_new_file(client, case, lower, trans):
     folder, a = case
     name = folder / ("T.npy" if trans else "A.npy")
-    report = syrk(1.5, name, trans=trans, lower=lower, client=client, out=folder / "C.npy",
-                  options=OPTIONS)  # fmt: skip
+    report = syrk(
+        1.5, name, trans=trans, lower=lower, client=client, out=folder / "C.npy", options=OPTIONS
+    )
     assert_triangle(np.load(folder / "C.npy"), a, lower, alpha=1.5)
     assert audit(folder / "C.npy").passed
     assert report.stages["mult1"].flops < 1.2 * N * N * K

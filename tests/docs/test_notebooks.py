@@ -30,9 +30,8 @@ def test_a_notebook_runs(path, tmp_path, monkeypatch):
     assert all(cell.execution_count for cell in codes), "stored without outputs"
 
     client = nbclient.NotebookClient(
-        notebook, timeout=500, startup_timeout=500,
-        resources={"metadata": {"path": str(tmp_path)}},
-    )  # fmt: skip
+        notebook, timeout=500, startup_timeout=500, resources={"metadata": {"path": str(tmp_path)}}
+    )
     with tempfile.TemporaryDirectory() as folder:
         # Ports would be chosen before the kernel takes them; the path of a socket must be short.
         client.create_kernel_manager()

@@ -225,8 +225,9 @@ def test_another_command_is_refused(tmp_path):
     with pytest.raises(hdgemm.InputError, match="allowed are now"):
         cholesky(tmp_path / "A.npy", **command | {"options": hdgemm.Options(host_memory=1000)})
     with pytest.raises(hdgemm.InputError, match="the routine was cholesky, is multiply"):
-        hdgemm.multiply(tmp_path / "A.npy", tmp_path / "A.npy", out=tmp_path / "F.npy",
-                        checkpoint=True)  # fmt: skip
+        hdgemm.multiply(
+            tmp_path / "A.npy", tmp_path / "A.npy", out=tmp_path / "F.npy", checkpoint=True
+        )
     np.save(tmp_path / "A.npy", 2 * matrix_for(cholesky))
     with pytest.raises(hdgemm.InputError, match="A has changed"):
         cholesky(tmp_path / "A.npy", **command)
@@ -370,7 +371,7 @@ DURABLE = {
     "inv": lambda how: inv("A.npy", out="X.npy", **how),
     "lstsq": lambda how: lstsq("T.npy", "b.npy", out="X.npy", **how),
     "solve_triangular": lambda how: solve_triangular("A.npy", "b.npy", out="X.npy", **how),
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -33,8 +33,9 @@ def test_an_interrupted_factorisation_goes_on_to_the_same_bits(tmp_path, mode, s
     expected = factored(tmp_path, mode, "whole", observer=events.append, report=reports.append)
     for part in (0.4, 0.95):
         with pytest.raises(InterruptedRunError):
-            factored(tmp_path, mode, "", restart=True,
-                     observer=interrupt_after(int(part * len(events))))  # fmt: skip
+            factored(
+                tmp_path, mode, "", restart=True, observer=interrupt_after(int(part * len(events)))
+            )
         found = factored(tmp_path, mode, "", report=reports.append)
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(np.load(one), np.load(other))

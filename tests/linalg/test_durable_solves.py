@@ -48,8 +48,9 @@ def names(folder):
 def test_an_interrupted_solve_goes_on_to_the_same_bits(folder, name):
     call, before, reports = call_of(name, folder), names(folder), []
     events = []
-    expected = np.array(call(out=folder / "whole.npy", options=OPTIONS, checkpoint=True,
-                             observer=events.append))  # fmt: skip
+    expected = np.array(
+        call(out=folder / "whole.npy", options=OPTIONS, checkpoint=True, observer=events.append)
+    )
     done = names(folder)
     assert done == sorted([*before, "whole.npy", ".whole.npy.hdgemm-journal"])
     for part in (0.4, 0.95):

@@ -322,8 +322,9 @@ def test_cancelling_in_place_says_what_is_left(tmp_path, stage, slab):
             cancel.set()
 
     with pytest.raises(hdgemm.CancelledRunError, match=r"A\.npy"):
-        lu_factor(tmp_path / "A.npy", overwrite_a=True, options=SLABS, observer=observe,
-                  cancel=cancel)  # fmt: skip
+        lu_factor(
+            tmp_path / "A.npy", overwrite_a=True, options=SLABS, observer=observe, cancel=cancel
+        )
 
 
 def test_an_observers_error_carries_the_state(tmp_path):

@@ -198,9 +198,7 @@ class Unreadable:
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_trsm_with_alpha_zero_reads_neither_matrix(side):
     reports = []
-    x = hdgemm.trsm(
-        0.0, Unreadable(), Unreadable(), side, options=TILES, report=reports.append
-    )  # fmt: skip
+    x = hdgemm.trsm(0.0, Unreadable(), Unreadable(), side, options=TILES, report=reports.append)
     assert not x.any()
     assert all(each.nbytes == each.planned_bytes for each in reports[0].stages.values())
 
@@ -448,6 +446,7 @@ def test_products_beside_the_diagonal_find_the_memory_of_the_stream_free(tmp_pat
     monkeypatch.setattr(triangle_update, "run_blocks", run_blocks)
     np.save(tmp_path / "A.npy", np.random.default_rng(0).random((40, 30)))
     options = hdgemm.Options(host_memory="20MB", tile=(1, 16, 8), devices="host")
-    hdgemm.syr2k(1.0, tmp_path / "A.npy", tmp_path / "A.npy", out=tmp_path / "C.npy",
-                 options=options)  # fmt: skip
+    hdgemm.syr2k(
+        1.0, tmp_path / "A.npy", tmp_path / "A.npy", out=tmp_path / "C.npy", options=options
+    )
     assert found[0] > 0

@@ -247,8 +247,9 @@ def test_bytes_and_flops_are_as_planned(tmp_path):
         random_matrix(n, n, "float64"), out=tmp_path / "LU.npy", options=SLABS,
         observer=events.append,
     )  # fmt: skip
-    plan = plan_slabs("lu", n, "float64", 20_000_000, HOST, width=7, block=3,
-                      storage=Storage(whole=True))  # fmt: skip
+    plan = plan_slabs(
+        "lu", n, "float64", 20_000_000, HOST, width=7, block=3, storage=Storage(whole=True)
+    )
     moved = {stage: sum(e.nbytes for e in events if e.stage == stage) for stage in STAGES}
     assert moved["load1"] == plan.planned_bytes["load1"]
     assert moved["store2"] == plan.planned_bytes["store2"]

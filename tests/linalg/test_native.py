@@ -98,10 +98,12 @@ def test_qr_is_sound(device, dtype, shape):
     for t in reversed(found.triangles):
         first -= len(t)
         v = np.tril(widened(array[first:, first : first + len(t)]), -1) + np.eye(
-            shape[0] - first, len(t))  # fmt: skip
+            shape[0] - first, len(t)
+        )
         assert not np.tril(t, -1).any()
-        np.testing.assert_allclose(t + t.conj().T, t.conj().T @ (v.conj().T @ v) @ t,
-                                   atol=1e3 * np.finfo(dtype).eps)  # fmt: skip
+        np.testing.assert_allclose(
+            t + t.conj().T, t.conj().T @ (v.conj().T @ v) @ t, atol=1e3 * np.finfo(dtype).eps
+        )
         product[first:] -= v @ (t @ (v.conj().T @ product[first:]))
     assert residual_ratio((product - a).astype(dtype), a) < SOUND
 

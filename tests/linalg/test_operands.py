@@ -37,7 +37,7 @@ OPERANDS = {
     "trmm b": lambda x: hdgemm.trmm(1.0, A, x),
     "trsm a": lambda x: hdgemm.trsm(1.0, x, B),
     "trsm b": lambda x: hdgemm.trsm(1.0, A, x),
-}  # fmt: skip
+}
 NO_MATRICES = {
     "nothing": None,
     "an object": object(),

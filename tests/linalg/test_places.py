@@ -33,7 +33,7 @@ CALLS = {
     "solve_triangular": lambda how: linalg.solve_triangular("S.npy", "B.npy", out="C.npy", **how),
     "syrk": lambda how: hdgemm.syrk(1.0, "S.npy", out="C.npy", **how),
     "trsm": lambda how: hdgemm.trsm(1.0, "S.npy", "B.npy", out="C.npy", **how),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("call", CALLS)

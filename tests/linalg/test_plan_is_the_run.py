@@ -29,17 +29,18 @@ FORMATS = (*FILES, "array")
 CASES = [
     # Every format with the first arguments of each routine; the others outside .npy in campaigns.
     pytest.param(
-        name, arguments, kind, durable,
+        name,
+        arguments,
+        kind,
+        durable,
         marks=[pytest.mark.campaign] if number and kind not in {"npy", "array"} else [],
     )
     for name in dict.fromkeys(routine.name for routine in planned().values())
-    for number, arguments in enumerate(
-        (MODES | ITERATIONS).get(name, [planned()[name].defaults])
-    )
+    for number, arguments in enumerate((MODES | ITERATIONS).get(name, [planned()[name].defaults]))
     for kind in (FORMATS if name in MODES else FILES)
     for durable in (False, True)
     if not durable or (planned()[name].durable and kind in {"npy", "raw"})
-]  # fmt: skip
+]
 ROUTINES = {routine.name: routine for routine in planned().values()}
 
 

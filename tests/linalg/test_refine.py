@@ -79,8 +79,9 @@ def test_solutions_are_as_accurate_as_in_double(tmp_path, monkeypatch, dtype, as
         np.save(tmp_path / "A.npy", np.asfortranarray(source))
         source = tmp_path / "A.npy"
     for transposed in (False, True) if dtype == "float64" or assume_a != "pos" else (False,):
-        x = solve(source, b, assume_a=assume_a, transposed=transposed, refine="float32",
-                  options=SLABS)  # fmt: skip
+        x = solve(
+            source, b, assume_a=assume_a, transposed=transposed, refine="float32", options=SLABS
+        )
         assert x.dtype == np.dtype(dtype)
         assert hpl_ratio(a.T if transposed else a, x, b) < SOUND / 16
     assert set(dtypes) == {"float32" if dtype == "float64" else "complex64"}
@@ -96,10 +97,11 @@ def hilbert(n):
 CASES = {
     "too ill-conditioned": hilbert(30),
     "beyond the range of single precision": random_matrix(30, 30, "float64") * 1e60,
-    "singular in single precision": np.eye(30) + 1e-12 * random_matrix(30, 30, "float64")
+    "singular in single precision": np.eye(30)
+    + 1e-12 * random_matrix(30, 30, "float64")
     - np.diag(np.r_[1.0, np.zeros(29)]),
     "below the range of single precision": random_matrix(30, 30, "float64") * 1e-60,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -272,8 +274,9 @@ def test_columns_are_read_by_strips(tmp_path, monkeypatch, order, refine):
     for strip in (1000, 128, 7):
         monkeypatch.setattr("hdgemm.linalg.slabs.slab.BLOCK_BYTES", strip * 300 * 8)
         reports = []
-        found.append(solve(tmp_path / "A.npy", b, refine=refine, options=options,
-                           report=reports.append))  # fmt: skip
+        found.append(
+            solve(tmp_path / "A.npy", b, refine=refine, options=options, report=reports.append)
+        )
         if refine is None:  # the number of steps is not known before the run
             assert reports[0].moved_bytes == reports[0].planned_bytes
     np.testing.assert_array_equal(found[0], found[1])
@@ -333,7 +336,7 @@ def refuse_reads(*_):
         ([np.nan], 1, True),
         ([1e7, np.nan], 2, True),
     ],
-)  # fmt: skip
+)
 def test_steps_of_refinement(monkeypatch, caplog, ratios, solves, double):
     found, corrections, left = refinement.Refinement._correct, [], iter(ratios)
 

@@ -21,7 +21,7 @@ CALLS = {
         a, np.ones(N), assume_a="pos", overwrite_a=True, **how
     ),
     "view": lambda a, how: linalg.lu_factor(hdgemm.open(a), out=hdgemm.open(a, "r+"), **how),
-}  # fmt: skip
+}
 
 
 def identity(path):

@@ -75,8 +75,9 @@ def test_a_failed_run_has_no_report(tmp_path):
 
 
 def test_table_picture_and_json_are_those_of_products(tmp_path):
-    report = report_of(lu_factor, positive_definite(40, "float64"), out=tmp_path / "F.npy",
-                       options=SLABS)  # fmt: skip
+    report = report_of(
+        lu_factor, positive_definite(40, "float64"), out=tmp_path / "F.npy", options=SLABS
+    )
     values = json.loads(report.to_json())
     assert values["plan"]["kind"] == "lu"
     assert set(values["phases"]) == set(PHASES)

@@ -153,11 +153,13 @@ def test_the_plan_copies_where_gaps_take_longer():
     kernel = {"gemm": {"float64": 1e11}, "copy": 1e11}
     for rate, copied in ((1e9, True), (1e12, False)):
         machine = Machine(disk_read=rate, disk_write=1e9 if copied else 1e8, **kernel)
-        found = plan_slabs("lu", n, "float64", 200_000_000, machine,
-                           storage=Storage(row_bytes=pitch, copies=True))  # fmt: skip
+        found = plan_slabs(
+            "lu", n, "float64", 200_000_000, machine, storage=Storage(row_bytes=pitch, copies=True)
+        )
         assert found.copied is copied
-    assert not plan_slabs("lu", n, "float64", 200_000_000, machine,
-                          storage=Storage(row_bytes=pitch)).copied  # fmt: skip
+    assert not plan_slabs(
+        "lu", n, "float64", 200_000_000, machine, storage=Storage(row_bytes=pitch)
+    ).copied
 
 
 def test_bytes_of_copies_by_hand():

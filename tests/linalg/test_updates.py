@@ -41,9 +41,7 @@ from tests.pipeline.devices.cuda.standin.standin import CONTEXT_BYTES
 N = 36
 #: Slabs of 18 columns and blocks of 9.
 TILE = (13, 18, 9)
-CASES = (
-    ("float32", (N, N)), ("float64", (N, 20)), ("complex64", (20, N)), ("complex128", (N, N)),
-)  # fmt: skip
+CASES = (("float32", (N, N)), ("float64", (N, 20)), ("complex64", (20, N)), ("complex128", (N, N)))
 
 
 def pocl():
@@ -159,9 +157,9 @@ def test_a_run_that_goes_on_gives_the_same_bits(cuda, tmp_path, name):
         if event.unit == 1 and event.stage == "mult1":
             raise InterruptedRunError
 
-    call, more = {
-        "lu": (lu_factor, {}), "cholesky": (cholesky, {}), "qr": (qr, {"mode": "raw"}),
-    }[name]  # fmt: skip
+    call, more = {"lu": (lu_factor, {}), "cholesky": (cholesky, {}), "qr": (qr, {"mode": "raw"})}[
+        name
+    ]
     call(path, out=tmp_path / "whole.npy", options=options, **more)
     keywords = {"out": tmp_path / "F.npy", "checkpoint": True, "options": options, **more}
     with pytest.raises(InterruptedRunError):
@@ -292,9 +290,10 @@ def test_every_call_of_the_driver_may_fail(cuda, tmp_path, call, status, number)
     ("call", "number", "native"),
     [
         *((call, number, False) for call in ("free", "hostUnregister") for number in (0, 1, 3)),
-        ("free", 0, True), ("hostUnregister", 0, True),
+        ("free", 0, True),
+        ("hostUnregister", 0, True),
     ],
-)  # fmt: skip
+)
 def test_memory_is_freed_beside_some_that_is_not(tmp_path, call, number, native):
     machine = StandIn()
     a = positive_definite(N, "float64")
@@ -370,9 +369,9 @@ def test_q_of_few_columns_crosses_the_link_as_planned(cuda, tmp_path, columns):
 def test_staging_is_allocated_once(cuda, tmp_path, name):
     options, machine = cuda
     counts = []
-    call, more = {
-        "lu": (lu_factor, {}), "cholesky": (cholesky, {}), "qr": (qr, {"mode": "raw"}),
-    }[name]  # fmt: skip
+    call, more = {"lu": (lu_factor, {}), "cholesky": (cholesky, {}), "qr": (qr, {"mode": "raw"})}[
+        name
+    ]
     for slabs in (3, 9):
         path = saved(tmp_path / "A.npy", positive_definite(8 * slabs, "float64"))
         with hdgemm.Session(dataclasses.replace(options, tile=(8, 8, 4))) as session:
@@ -403,10 +402,11 @@ def test_several_devices_hold_strips_of_a_slab(tmp_path, monkeypatch):
         assert set(report.devices) == {"host", *names}
         assert report.moved_bytes == report.planned_bytes
     lu_bytes = {
-        name: sum(e.nbytes for e in reports[0].timeline.events
-                  if e.device == name and e.stage == "store1")
+        name: sum(
+            e.nbytes for e in reports[0].timeline.events if e.device == name and e.stage == "store1"
+        )
         for name in names
-    }  # fmt: skip
+    }
     assert sum(lu_bytes.values()) == a.nbytes
     assert min(lu_bytes.values()) > 0
 

@@ -238,9 +238,7 @@ def test_aligned_extents_are_multiples_or_equal_parts(size, chunk):
 
 
 @settings(deadline=None)
-@given(
-    st.tuples(*[st.integers(1, 50)] * 2), st.tuples(*[st.integers(1, 70)] * 2), st.booleans(),
-)  # fmt: skip
+@given(st.tuples(*[st.integers(1, 50)] * 2), st.tuples(*[st.integers(1, 70)] * 2), st.booleans())
 def test_the_price_counts_whole_chunks(chunk, tile, trans):
     spec = OperandSpec(trans, "file", chunk=chunk[::-1] if trans else chunk, encoded=True)
     m, k = (extent * count for extent, count in zip(tile, chunk, strict=True))

@@ -180,10 +180,11 @@ def test_neighbours_written_at_once_keep_each_others_edges(tmp_path, kind):
             x += 1
             step = (7, 23)[number % 2] if kind == "rows" else (333, 3331)[number % 2]
             cuts = [
-                (slice(i, i + step), slice(None)) if kind == "rows" else
-                (slice(None), slice(i, i + step))
+                (slice(i, i + step), slice(None))
+                if kind == "rows"
+                else (slice(None), slice(i, i + step))
                 for i in range(0, shape[kind != "rows"], step)
-            ]  # fmt: skip
+            ]
             starts = [(cut[0].start or 0, cut[1].start or 0) for cut in cuts]
             tiles = [np.ascontiguousarray(x[cut]) for cut in cuts]
             list(callers.map(lambda at, tile: matrix.write(*at, tile), starts, tiles))

@@ -26,8 +26,9 @@ def inputs(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("A", data=x, chunks=(8, 8), compression="gzip")
     for name, compressors in (("a", None), ("b", "auto")):
-        zarr.create_array(store=tmp_path / f"{name}.zarr", data=x, chunks=(8, 8),
-                          compressors=compressors)  # fmt: skip
+        zarr.create_array(
+            store=tmp_path / f"{name}.zarr", data=x, chunks=(8, 8), compressors=compressors
+        )
     return tmp_path
 
 

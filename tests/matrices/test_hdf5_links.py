@@ -171,8 +171,9 @@ def test_a_change_of_one_of_several_files_is_an_error(scattered, folder):
                 file.write(b"\1" * 8)
 
     with pytest.raises(MatrixIOError, match=r"B .*was modified"):
-        hdgemm.multiply(numbers((40, 40)), location, out=folder / "c.npy", options=TILED,
-                        observer=change)  # fmt: skip
+        hdgemm.multiply(
+            numbers((40, 40)), location, out=folder / "c.npy", options=TILED, observer=change
+        )
 
 
 def test_files_of_other_drivers(folder):

@@ -110,8 +110,9 @@ def test_a_chunk_that_vanishes_in_the_run_is_an_error(bucket, operands):
         client.delete_object(Bucket=name, Key="in.zarr/B/c/2/1")
 
     with pytest.raises(MatrixIOError, match=r"B \(.*in\.zarr.*\) .* during the run"):
-        hdgemm.multiply(a, f"s3://{name}/in.zarr::B", out=np.empty((90, 70)), options=TILED,
-                        progress=lose)  # fmt: skip
+        hdgemm.multiply(
+            a, f"s3://{name}/in.zarr::B", out=np.empty((90, 70)), options=TILED, progress=lose
+        )
 
 
 def test_a_result_is_there_when_it_is_whole(bucket, operands):

@@ -62,8 +62,9 @@ def test_a_change_of_directory_during_a_run(inputs, tmp_path, monkeypatch):
     for number, (left, right) in enumerate(pairs):
         out = OUTPUTS[number % len(OUTPUTS)]
         monkeypatch.chdir(tmp_path)
-        c = hdgemm.matmul(left, right, out=out, options=TILED,
-                          observer=chdir_at_first_event(elsewhere))  # fmt: skip
+        c = hdgemm.matmul(
+            left, right, out=out, options=TILED, observer=chdir_at_first_event(elsewhere)
+        )
         np.testing.assert_allclose(np.asarray(c), a @ b, atol=1e-12)
         monkeypatch.chdir(tmp_path)
         np.testing.assert_allclose(np.asarray(hdgemm.open(out)), a @ b, atol=1e-12)
@@ -121,8 +122,9 @@ def test_a_checkpoint_and_a_change_of_directory(inputs, tmp_path, monkeypatch):
     for checkpoint in (True, "mine.journal"):
         monkeypatch.chdir(tmp_path)
         with pytest.raises(RuntimeError, match="stop"):
-            hdgemm.matmul("A.npy", "B.npy", out="c.npy", options=TILED, checkpoint=checkpoint,
-                          observer=stop)  # fmt: skip
+            hdgemm.matmul(
+                "A.npy", "B.npy", out="c.npy", options=TILED, checkpoint=checkpoint, observer=stop
+            )
         monkeypatch.chdir(tmp_path)
         report = hdgemm.multiply(
             "A.npy", "B.npy", out="c.npy", options=TILED, checkpoint=checkpoint

@@ -181,8 +181,9 @@ def test_views_that_begin_inside_a_chunk_are_cut_on_the_grid(tmp_path):
         matrix = m.operand.matrix
         assert (matrix.chunk, matrix.chunk_origin, matrix.encoded) == ((10, 20), (3, 3), True)
         assert m[7:, 17:].operand.matrix.chunk_origin == (0, 0)
-        got = hdgemm.matmul(m, b, options=hdgemm.Options(host_memory="64MB", devices="host",
-                                                         tile=(80, 40, 77)))  # fmt: skip
+        got = hdgemm.matmul(
+            m, b, options=hdgemm.Options(host_memory="64MB", devices="host", tile=(80, 40, 77))
+        )
         np.testing.assert_allclose(got, x[13:93, 23:] @ b, atol=1e-12)
         # One load of the whole view: every chunk that it touches is decoded once.
         assert set(counted.counts.values()) == {1}

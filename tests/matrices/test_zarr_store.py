@@ -36,8 +36,9 @@ STORES = {
 
 def make(path, layout):
     x = np.random.default_rng(0).standard_normal((40, 40))
-    array = zarr.create_array(path, shape=x.shape, dtype=x.dtype,
-                              **({"chunks": (20, 20)} | LAYOUTS[layout]))  # fmt: skip
+    array = zarr.create_array(
+        path, shape=x.shape, dtype=x.dtype, **({"chunks": (20, 20)} | LAYOUTS[layout])
+    )
     array[:] = x
     return x, path / array.metadata.encode_chunk_key((1, 1))
 
@@ -170,8 +171,9 @@ OPENED = {
 @pytest.mark.parametrize("right", OPENED)
 def test_one_array_in_several_stores_overlaps_itself(tmp_path, layout, left, right):
     x, _ = make(tmp_path / "x.zarr", layout)
-    a, out = (OPENED[kind](tmp_path / "x.zarr", mode)
-              for kind, mode in ((left, "r"), (right, "r+")))  # fmt: skip
+    a, out = (
+        OPENED[kind](tmp_path / "x.zarr", mode) for kind, mode in ((left, "r"), (right, "r+"))
+    )
     with pytest.raises(InputError, match="out overlaps a"):
         hdgemm.matmul(a, x, out=out)
 

@@ -318,10 +318,11 @@ def test_schedule_needs_only_what_came_before():
     left = sum(len(ops) for ops in schedule.values())
     while left:
         ready = [
-            stage for stage, ops in schedule.items()
+            stage
+            for stage, ops in schedule.items()
             if done[stage] < len(ops)
             and all(done[s] >= count for s, count in ops[done[stage]].needs)
-        ]  # fmt: skip
+        ]
         assert ready, f"deadlock at {done}"
         for stage in ready:
             done[stage] += 1

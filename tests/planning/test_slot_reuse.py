@@ -84,7 +84,7 @@ def fewest_loads(tiles, slots):
 @settings(deadline=None, max_examples=60)
 @given(
     st.tuples(*[st.integers(1, 4)] * 3), _SHAPES.map(lambda shape: (*shape[:3], shape[3] % 2, 1))
-)  # fmt: skip
+)
 def test_no_choice_of_slots_loads_fewer_tiles(counts, shape):
     plan = built(tuple(count * 2 for count in counts), (2, 2, 2), shape)
     found = listed(plan)

@@ -116,8 +116,9 @@ def test_it_is_a_process_with_schemas_and_a_client_computes_it(tmp_path, monkeyp
         np.testing.assert_allclose(job.result(), a + w + 4, rtol=1e-15)
         np.testing.assert_array_equal(job.array("rest"), a - w)
         assert job.values() == {"largest": a.max(), "heads": w[0].tolist()}
-        named = client.compute("shift", root / "A.npy", w=root / "W.npy",
-                               output="C.npy").wait(timeout=LIMIT)  # fmt: skip
+        named = client.compute("shift", root / "A.npy", w=root / "W.npy", output="C.npy").wait(
+            timeout=LIMIT
+        )
         np.testing.assert_allclose(np.load(root / "C.npy"), a + w, rtol=1e-15)
         assert not list(root.glob("C.*rest*"))
         assert server.http.get(f"/v1/jobs/{named.id}/results/rest").status_code == 404

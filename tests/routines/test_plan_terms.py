@@ -54,8 +54,9 @@ def test_every_plan_says_the_same_things(tmp_path, name):
         assert told[term] == getattr(plan, term), term
     moved = plan.planned_bytes
     assert (told["read_bytes"], told["write_bytes"]) == (
-        moved.get("load1", 0), moved.get("store2", 0),
-    )  # fmt: skip
+        moved.get("load1", 0),
+        moved.get("store2", 0),
+    )
     # plan_gemm takes arrays in memory, which one BLAS call multiplies in place.
     assert (0 if name == "plan_gemm" else 1) <= plan.host_bytes <= plan.host_limit
     assert plan.flops > 0

@@ -242,7 +242,7 @@ def answer_of(connection: socket.socket) -> tuple[int, bytes]:
         (POST + b"Content-Length: 100000000000\r\n\r\n", 413),
         (POST + b"Content-Length: 100\r\n\r\n{", 0),
     ],
-)  # fmt: skip
+)
 def test_clients_that_never_finish_are_answered_and_closed(
     server: Threaded, sent: bytes, status: int
 ) -> None:

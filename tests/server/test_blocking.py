@@ -32,7 +32,7 @@ from tests.server.harness import (
     served,
     token,
     wait_until,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -32,9 +32,10 @@ OPTIONS = {"tile": [25, 50, N], "host_memory": "20MB", "threads": 1}
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     settings = make_settings(
         tmp_path_factory.mktemp("durable"),
-        library="hdgemm.server.hdgemm_backend:HdgemmLibrary", journal_seconds=0.0,
+        library="hdgemm.server.hdgemm_backend:HdgemmLibrary",
+        journal_seconds=0.0,
         retention_seconds=3600.0,
-    )  # fmt: skip
+    )
     rng = np.random.default_rng(4)
     for name in ("a", "b"):
         np.save(settings.roots[0] / f"{name}.npy", rng.standard_normal((N, N)))

@@ -414,8 +414,9 @@ def test_publishing_pivots_again_changes_nothing(tmp_path: Path, overwrite: bool
     for _ in range(2):
         assert publish(Publication(**json.loads(json.dumps(asdict(made)))), (folder,))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
-        "c.npy": b"result", "c.piv.npy": b"pivots",
-    }  # fmt: skip
+        "c.npy": b"result",
+        "c.piv.npy": b"pivots",
+    }
 
 
 def test_a_late_publisher_leaves_the_pivots_of_another_job(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.server.harness import (
     finished,
     make_settings,
     submit,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,9 +111,8 @@ def computed(folder: Path, routine: str, *operands: str, **parameters: Any) -> A
     """Run a routine as a job's process does."""
     files = dict(zip("ab", (folder / name for name in operands), strict=False))
     call = Call(
-        process=routine, operands=files,
-        out=folder / f"{routine}.npy", parameters=parameters,
-    )  # fmt: skip
+        process=routine, operands=files, out=folder / f"{routine}.npy", parameters=parameters
+    )
     seen: list[Any] = []
     watch = JobWatch(seen.append, threading.Event())
     outcome = HdgemmLibrary().run(call, Options(host_memory="30MB", devices="host"), watch)

@@ -206,8 +206,9 @@ def test_files_are_chosen_in_a_dialog_and_the_plan_follows(server: Live, browser
         see(browser, file, "#files")
         browser.execute_script(
             "[...document.querySelectorAll('#files button')]"
-            ".find((one) => one.textContent === arguments[0]).click()", file,
-        )  # fmt: skip
+            ".find((one) => one.textContent === arguments[0]).click()",
+            file,
+        )
         wait_until(lambda: not browser.find_elements("css selector", "#question"))
     see(browser, "7 columns meet 40 rows", "#answer")
     choose(browser, "#field-a", "a.npy")
@@ -445,7 +446,8 @@ def test_ten_thousand_jobs_are_filtered_and_paged(
 def test_nothing_was_refused_or_failed_in_the_browser(browser: Any) -> None:
     expected = ("gantt.png", "/history", "/execution", "/v1/jobs/")
     loud = [
-        entry["message"] for entry in browser.get_log("browser")
+        entry["message"]
+        for entry in browser.get_log("browser")
         if entry["level"] == "SEVERE" and not any(word in entry["message"] for word in expected)
-    ]  # fmt: skip
+    ]
     assert loud == []

@@ -83,9 +83,10 @@ def test_waiting_jobs_come_in_the_queues_order_with_what_they_wait_for(client: I
     assert [job["jobID"] for job in found["waiting"]] == [first, second, late]
     assert [job["ahead"] for job in found["waiting"]] == [0, 1, 2]
     assert [job["reason"] for job in found["waiting"]] == [
-        "it starts within seconds", f"its input, job {first[:8]}, is waiting",
+        "it starts within seconds",
+        f"its input, job {first[:8]}, is waiting",
         "2 jobs are before it",
-    ]  # fmt: skip
+    ]
     assert found["counts"] == {"accepted": 3}
     assert (found["waiting_total"], found["waiting_of_all"]) == (3, 3)
     assert [job["jobID"] for job in look(client, offset=1, limit=1)["waiting"]] == [second]

@@ -75,9 +75,7 @@ def test_everything_that_a_job_leaves_counts_against_the_quota(tmp_path: Path) -
         assert job.disk_bytes >= sum(sizes.values()) - sizes["log.txt"]
         assert used == job.disk_bytes + quotas.RECORD_BYTES
         failed, sizes, more = ended(secrets[0], options={"strategy": "initial"})
-        assert (failed.status, more) == (
-            "failed", used + failed.disk_bytes + quotas.RECORD_BYTES
-        )  # fmt: skip
+        assert (failed.status, more) == ("failed", used + failed.disk_bytes + quotas.RECORD_BYTES)
         assert failed.disk_bytes > 0
         job, sizes, used = ended(secrets[1])
         assert (job.status, "trace.json" in sizes, used < 9000) == ("successful", False, True)

@@ -30,9 +30,10 @@ def test_parts_and_jobs_may_go_to_any_server(servers):
     at = made.headers["location"]
     for server, first, stop in ((one, 0, half), (two, half, len(content))):
         put = server.http.put(
-            f"{at}/content", content=content[first:stop],
+            f"{at}/content",
+            content=content[first:stop],
             headers={"Content-Range": f"bytes {first}-{stop - 1}/{len(content)}"},
-        )  # fmt: skip
+        )
         assert put.status_code == 200, put.text
     assert two.http.post(f"{at}/complete").status_code == 200
     matrix = made.json()["id"]

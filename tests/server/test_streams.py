@@ -25,7 +25,7 @@ from tests.server.harness import (
     served,
     submit,
     wait_until,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -83,9 +83,10 @@ def test_followers_share_one_query_a_tick(
             while not all(one.news._waiters for one in followers):  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
             sa.event.listen(
-                service.database.engine, "before_cursor_execute",
+                service.database.engine,
+                "before_cursor_execute",
                 lambda *arguments: statements.append(arguments[2]),
-            )  # fmt: skip
+            )
             while sum("max(" in text for text in statements) < 5:
                 await asyncio.sleep(0.01)
             with service.database.write() as conn:

@@ -72,9 +72,10 @@ def _successful(service: Service, job_id: str, owner: str) -> Job:
             "content": {"application/json": {}, **BYTES, "multipart/related": {}},
         },
         204: {"description": "Links alone, to raw outputs by reference"},
-        **STREAMED_PARTS, **responses(404, 409, 416),
+        **STREAMED_PARTS,
+        **responses(404, 409, 416),
     },
-)  # fmt: skip
+)
 async def get_results(
     request: Request, job_id: JobId, service: TheService, account: TheAccount
 ) -> Response:
@@ -91,14 +92,15 @@ async def get_results(
     values = {
         "report": {"value": job.report, "mediaType": "application/json"},
         "c": {
-            **link(f"{at}/c", "c", "application/octet-stream"), "rel": "item",
+            **link(f"{at}/c", "c", "application/octet-stream"),
+            "rel": "item",
             **{key: (job.output or {}).get(key) for key in described},
         },
         **{
             name: {**link(f"{at}/{name}", name, "application/octet-stream"), "rel": "item"}
             for name in arrays
         },
-    }  # fmt: skip
+    }
     return JSONResponse({name: values[name] for name in chosen})
 
 

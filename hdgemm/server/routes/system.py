@@ -141,9 +141,11 @@ async def ready(service: TheService) -> Response:
         body = await service.readiness.get("ready", lambda: _check(service))
         return Response(body, media_type="application/json")
     raise ProblemError(
-        503, "database-busy", f"the readiness check took more than {_READY_SECONDS:g} seconds",
+        503,
+        "database-busy",
+        f"the readiness check took more than {_READY_SECONDS:g} seconds",
         headers={"Retry-After": "2"},
-    )  # fmt: skip
+    )
 
 
 def _check(service: Service) -> bytes:

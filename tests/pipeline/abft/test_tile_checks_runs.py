@@ -113,8 +113,9 @@ def test_the_command_says_what_was_checked(tmp_path, operands, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     for name, x in zip("AB", operands, strict=True):
         np.save(tmp_path / f"{name}.npy", x)
-    done = command("multiply", "A.npy", "B.npy", "--out", "C.npy", "--verify-tiles",
-                   "--device", "host")  # fmt: skip
+    done = command(
+        "multiply", "A.npy", "B.npy", "--out", "C.npy", "--verify-tiles", "--device", "host"
+    )
     assert done.returncode == 0, done.stderr
     assert " tiles checked in " in done.stdout
     both = command("multiply", "A.npy", "B.npy", "--out", "C.npy", "--verify-tiles", "--verify")

@@ -27,9 +27,7 @@ class Case:
     ):  # fmt: skip
         m, n, k = extents
         rng = np.random.default_rng(seed)
-        self.a, self.b, self.c = (
-            draw(rng, shape, dtype) for shape in ((m, k), (k, n), (m, n))
-        )  # fmt: skip
+        self.a, self.b, self.c = (draw(rng, shape, dtype) for shape in ((m, k), (k, n), (m, n)))
         if not beta:
             self.c[...] = np.nan
         self.alpha, self.beta, self.trans, self.unified = alpha, beta, trans, unified

@@ -179,10 +179,11 @@ def test_long_thin_tiles_in_slots_full_of_nan(any_device, dtype, extents, trans)
     # The second half of k once more, by blocks that start within the panels.
     half = k // 2
     parts = [
-        Block(x.tile, half, 0, k - half, x.cols) if (x.tile.operand == "B") != trans
+        Block(x.tile, half, 0, k - half, x.cols)
+        if (x.tile.operand == "B") != trans
         else Block(x.tile, 0, half, x.rows, k - half)
         for x in blocks
-    ]  # fmt: skip
+    ]
     done = any_device.gemm(-1.0, *parts, 1.0, c, [done])
     got = np.empty((m, n), dtype)
     any_device.download(c, got, [done]).wait()
