@@ -7,7 +7,8 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from anyio import to_thread
+from anyio import Lock, to_thread
+from anyio.lowlevel import checkpoint
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
@@ -55,6 +56,7 @@ class RequestChecks:
         self._app = app
         self._service = service
         self._metrics = metrics
+        self._turn = Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on, or answer it."""
@@ -67,7 +69,7 @@ class RequestChecks:
         except (ProblemError, *DATABASE_ERRORS) as error:
             await problem_of(error).response()(scope, receive, answer)
             return
-        await self._app(scope, _limited(receive, limit), answer)
+        await self._app(scope, _limited(receive, limit, self._turn), answer)
 
     async def _check(self, scope: Scope) -> int:
         """Return how many bytes the body may have."""
@@ -161,8 +163,12 @@ def _host_name(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
-def _limited(receive: Receive, limit: int) -> Receive:
-    """Count a body that did not say its length; the framework lets this exception through."""
+def _limited(receive: Receive, limit: int, turn: Lock) -> Receive:
+    """Count a body that did not say its length; the framework lets this exception through.
+
+    The framework parses and validates a body in the event loop's step that gets its last part.
+    Bodies take turns there, so that the loop serves other requests between any two.
+    """
     taken = 0
 
     async def counted() -> Message:
@@ -173,6 +179,9 @@ def _limited(receive: Receive, limit: int) -> Receive:
             raise HTTPException(
                 413, f"the body may have {limit} bytes here", {"Connection": "close"}
             )
+        if message["type"] == "http.request" and not message.get("more_body"):
+            async with turn:
+                await checkpoint()
         return message
 
     return counted

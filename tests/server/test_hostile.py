@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -16,6 +18,7 @@ from hdgemm.errors import InputError
 from hdgemm.server import jobs, leases, paths
 from hdgemm.server.capacity import Capacity
 from hdgemm.server.leases import Held
+from hdgemm.server.middleware import _limited
 from hdgemm.server.tables import WorkerRow
 from tests.server.harness import (
     InProcess,
@@ -85,6 +88,34 @@ def test_a_body_without_a_length_ends_at_the_limit(client: InProcess) -> None:
 
     refused(client.post(GEMM, content=endless()), 413)
     assert sent <= (1 << 20) + (1 << 17)
+
+
+def test_other_requests_are_served_between_two_bodies() -> None:
+    order: list[str] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def serve() -> None:
+        turn = anyio.Lock()
+
+        async def take_body() -> None:
+            await _limited(receive, 2, turn)()
+            order.append("body")  # the framework validates it here
+
+        async def take_another() -> None:
+            for _ in range(30):
+                order.append("other")
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(take_body)
+            group.start_soon(take_another)
+
+    anyio.run(serve)
+    assert order.count("body") == 5
+    assert not any(pair == ("body", "body") for pair in itertools.pairwise(order))
 
 
 def test_compressed_bodies_are_not_unpacked(client: InProcess) -> None:
