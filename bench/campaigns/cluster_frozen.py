@@ -47,7 +47,7 @@ _SILENCE: Final = "5s"
 #: Longest stop, and longest time between two, in seconds.
 _STOP_SECONDS, _GO_SECONDS = 12.0, 6.0
 #: A product that takes so many seconds has not ended.
-_LONGEST_PRODUCT: Final = 60
+_LONGEST_PRODUCT: Final = 240
 
 
 class Freezer:

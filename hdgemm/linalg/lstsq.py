@@ -17,8 +17,9 @@ from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
 from hdgemm.linalg.minimum_norm import MinimumNorm, refuse_checkpoint
+from hdgemm.linalg.planning.rows import rows_for, triangle_work
 from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows
-from hdgemm.linalg.rows.row_pass import RowPass, plan_for
+from hdgemm.linalg.rows.row_pass import RowPass
 from hdgemm.linalg.rows.source import TallRows
 from hdgemm.linalg.rows.tsqr import Triangle
 from hdgemm.linalg.solving.columns import RightHandSides
@@ -157,11 +158,11 @@ def prepare(
                 ).prepared()
                 return
             rows = TallRows(source, rhs.dtype, rhs.matrix, check_finite=check_finite)
-            triangle = Triangle.zeros(n, p, rhs.dtype)
             plan = recorded_rows(call, out)
             if plan is None:
-                plan = plan_for(rows, [triangle], folder_of(source), run)
-            found = _LeastSquares(rows, triangle, rhs, out, output, plan, call, cond, driver)
+                works = [triangle_work(rows.shape)]
+                plan = rows_for(rows.shape, works, folder_of(source), run)
+            found = _LeastSquares(rows, rhs, out, output, plan, call, cond, driver)
             yield Prepared(plan, found.run)
 
 
@@ -170,7 +171,6 @@ class _LeastSquares:
     """One problem that is planned; `out` and `output` are the place of x, given and described."""
 
     rows: TallRows
-    triangle: Triangle
     rhs: RightHandSides
     out: Any
     output: Output
@@ -181,7 +181,9 @@ class _LeastSquares:
 
     def run(self) -> tuple[Any, Any, int, NDArray[Any] | None]:
         """Reduce the rows, solve for x and store it; return what `lstsq` returns."""
-        source, rhs, found = self.rows.a, self.rhs, self.triangle
+        source, rhs = self.rows.a, self.rhs
+        m, n = source.shape
+        found = Triangle.zeros(n, rhs.matrix.shape[1], rhs.dtype)
         facts = {"routine": "lstsq", "cond": self.cond, "driver": self.driver}
         inputs = {"A": source, "b": rhs.matrix}
         read = {name: matrix.operand for name, matrix in inputs.items()}
@@ -195,7 +197,6 @@ class _LeastSquares:
             RowPass(self.rows, [found], self.plan, self.call.watch, checkpoint=durable).run()
             x, rank, s = _solve_triangle(found, self.cond, self.driver)
             target.stored[:, :] = x
-        m, n = source.shape
         full = (m > n or n == 0) and rank == n and self.driver != "gelsy"
         residues = found.residues if full else np.empty(0, rhs.dtype)
         if rhs.vector and residues.size:

@@ -17,10 +17,10 @@ from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.dense import plan_dense
+from hdgemm.linalg.planning.rows import rows_for, triangle_work
 from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows
 from hdgemm.linalg.rows.passes import Passes
-from hdgemm.linalg.rows.row_pass import plan_for
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
 from hdgemm.linalg.rows.tsqr import Triangle
@@ -169,15 +169,17 @@ def prepare(
                 weights=_weights(weights, m),
                 check_finite=check_finite,
             )
-            triangle = Triangle.zeros(n + intercept, p, dtype)
-            reading = recorded_rows(call, out) or plan_for(rows, [triangle], folder_of(source), run)
+            works = [triangle_work(rows.shape)]
+            reading = recorded_rows(call, out) or rows_for(
+                rows.shape, works, folder_of(source), run
+            )
             dense = plan_dense("SVD of R", n, dtype, run, vectors=True)
             facts = facts_of("ridge", source.shape, dtype.name, run.options)
             result = None
             if out is not None:
                 result = Result.of(out, a, source, (n, p * len(penalties)), dtype, order="F")
             shape = () if np.ndim(alphas) == 0 else (len(penalties),)
-            found = _Ridge(rows, triangle, rhs, result, (reading, dense), penalties, shape, call)
+            found = _Ridge(rows, rhs, result, (reading, dense), penalties, shape, call)
             plan = JointPlan(facts, (reading, dense))
             yield Prepared(plan, lambda: found.run(facts))
 
@@ -209,7 +211,6 @@ class _Ridge:
     """One regression that is planned; `shape` is () for one alpha that is a number."""
 
     rows: TallRows
-    triangle: Triangle
     rhs: RightHandSides
     result: Result | None
     plans: tuple[RowPlan, DensePlan]
@@ -227,8 +228,9 @@ class _Ridge:
                 durable.begin(self.plans[0])
             shift = estimated_mean(self.rows.a, self.rows.dtype) if self.rows.ones else None
             rows = replace(self.rows, shift=shift)
-            passes.reduce(rows, [self.triangle], self.plans[0], checkpoint=durable)
-            fit = passes.dense(self.plans[1], lambda: self._fit(shift))
+            found = Triangle.zeros(rows.shape.n, rows.shape.p, rows.dtype)
+            passes.reduce(rows, [found], self.plans[0], checkpoint=durable)
+            fit = passes.dense(self.plans[1], lambda: self._fit(found, shift))
             self._store(fit.x)
         passes.finish(facts)
         return self._shaped(fit)
@@ -242,9 +244,9 @@ class _Ridge:
             "weights": None if weights is None else zlib.crc32(weights.tobytes()),
         }
 
-    def _fit(self, shift: NDArray[Any] | None) -> RidgeFit:
+    def _fit(self, found: Triangle, shift: NDArray[Any] | None) -> RidgeFit:
         """Return the solutions from the triangle, with axes alphas, n and p."""
-        found, ones = self.triangle, int(self.rows.ones)
+        ones = int(self.rows.ones)
         r, c = found.r[ones:, ones:].copy(order="F"), found.c[ones:]
         svd = TriangleSvd.of(r)
         d = svd.u.conj().T @ c
@@ -260,7 +262,7 @@ class _Ridge:
             r2 = 1 - residues / (found.residues + (np.abs(c) ** 2).sum(axis=0))
         spread = factors**2 @ np.abs(svd.vh) ** 2
         errors = np.sqrt(spread[:, :, np.newaxis] * variance[:, np.newaxis, :])
-        constant = self._constant(x, shift)
+        constant = self._constant(found, x, shift)
         real = x.real.dtype
         return RidgeFit(
             x.astype(self.rows.dtype),
@@ -276,11 +278,12 @@ class _Ridge:
         with np.errstate(divide="ignore", over="ignore"):
             return np.asarray(1 / (s + alpha / s), s.dtype)
 
-    def _constant(self, x: NDArray[Any], shift: NDArray[Any] | None) -> NDArray[Any]:
+    @staticmethod
+    def _constant(found: Triangle, x: NDArray[Any], shift: NDArray[Any] | None) -> NDArray[Any]:
         """Return the constant terms, from the first row of [1 | A - shift]."""
         if shift is None:
             return np.zeros((len(x), x.shape[2]), x.dtype)
-        top, c = self.triangle.r[0], self.triangle.c[0]
+        top, c = found.r[0], found.c[0]
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray((c - top[1:] @ x) / top[0] - shift @ x)
 

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hdgemm
+from hdgemm import linalg
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.planning import search as planning
 from hdgemm.linalg.planning import slab as slab_plan
@@ -202,3 +204,11 @@ def test_a_refusal_names_the_smallest_memory_that_works(kind, n, durable):
     for less in (least - 1, least * 99 // 100):
         with pytest.raises(DoesNotFitError):
             plan(kind, n, less, durable=durable)
+
+
+@pytest.mark.parametrize("name", ["lstsq", "ridge"])
+def test_a_triangle_that_does_not_fit_is_refused_with_its_bytes(name):
+    options = hdgemm.Options(host_memory="8GB", devices="host")
+    with pytest.raises(DoesNotFitError, match="TSQR of a 10000000×9000000 float64 matrix") as error:
+        linalg.plan(name, (10**7, 9 * 10**6), columns=1, options=options)
+    assert error.value.requested > 8 * (9 * 10**6) ** 2
