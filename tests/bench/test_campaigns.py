@@ -22,7 +22,7 @@ def counts_of(capfd):
 
 @pytest.mark.parametrize(
     ("form", "mode", "every"),
-    [("npy", "durable", "37"), ("hdf5", "new", "11"), ("zarr", "new", "11")],
+    [("npy", "durable", "19"), ("hdf5", "new", "11"), ("zarr", "new", "11")],
 )
 def test_requests_that_fail(capfd, form, mode, every):
     if form in ("hdf5", "zarr"):
