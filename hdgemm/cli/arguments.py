@@ -92,6 +92,9 @@ DryRun = Annotated[
 NoClobber = Annotated[
     bool, typer.Option("--no-clobber", help="Refuse to replace a matrix that exists.")
 ]
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Store a result that is far larger than the operands.")
+]
 Checkpoint = Annotated[
     bool,
     typer.Option("--checkpoint", help="Keep a journal, so that the same command can resume."),

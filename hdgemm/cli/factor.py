@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+import sys
 from inspect import Parameter as Argument
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,6 +15,7 @@ from hdgemm.cli import arguments as args
 from hdgemm.cli.output import Outputs, print_result, refuse_existing, refuse_existing_beside
 from hdgemm.errors import InputError
 from hdgemm.routines.description import OUT
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 _IN_PLACE: Final = "in_place"
 _DEVICES: Final = ("device", "device_memory")
 _DURABLE: Final = ("checkpoint", "restart")
+#: A result of more bytes, and of more than so many times the operands' bytes, is asked about.
+_LARGE_BYTES: Final = 1 << 30
+_DWARFS: Final = 10
 
 
 def _shared(
@@ -36,6 +42,7 @@ def _shared(
     checkpoint: args.Checkpoint = False,
     restart: args.Restart = False,
     no_clobber: args.NoClobber = False,
+    yes: args.Yes = False,
     dry_run: args.DryRun = False,
     trace: args.TraceFile = None,
     gantt: args.GanttFile = None,
@@ -144,6 +151,36 @@ def _refuse_existing(
         refuse_existing_beside(outs.get(first.name, given["a"]), first.factors)
 
 
+def _ask_about_size(
+    routine: Routine, operands: Mapping[str, Path], parameters: Mapping[str, Any]
+) -> None:
+    """Ask whether a result that dwarfs the operands is meant: A·A^T instead of A^T·A, perhaps.
+
+    Raises
+    ------
+    InputError
+        When nobody can be asked, or the answer is no.
+    """
+    import hdgemm
+
+    shapes, read, itemsize = {}, 0, 0
+    for name, place in operands.items():
+        with hdgemm.open(place) as matrix:
+            shapes[name] = matrix.shape
+            itemsize = max(itemsize, matrix.dtype.itemsize)
+            read += math.prod(matrix.shape) * matrix.dtype.itemsize
+    sizes = routine.extents(shapes)
+    outputs = routine.present(parameters, "matrix")
+    stored = sum(math.prod(each.shape(sizes, parameters)) for each in outputs) * itemsize
+    if stored <= max(_LARGE_BYTES, _DWARFS * read):
+        return
+    what = f"the result has {format_size(stored)}, the operands have {format_size(read)}"
+    if not sys.stdin.isatty():
+        raise InputError(f"{what}: pass --yes to store it, or see {routine.name} --help")
+    if not typer.confirm(f"{what}. Store it?", err=True):
+        raise InputError(f"{what}: nothing is stored")
+
+
 def _run(routine: Routine, given: Mapping[str, Any]) -> None:
     """Run a routine, or print its plan; `given` are the arguments of its command."""
     from hdgemm.call.keywords import Call
@@ -179,6 +216,8 @@ def _run(routine: Routine, given: Mapping[str, Any]) -> None:
         found = plan_routine(routine, operands, outs, parameters, how)
         print_result(found, as_json=given["as_json"])
         return
+    if not given["yes"] and outs:
+        _ask_about_size(routine, operands, parameters)
     outputs = Outputs(
         trace=given["trace"],
         gantt=given["gantt"],

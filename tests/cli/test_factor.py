@@ -417,3 +417,16 @@ def test_no_clobber_keeps_pivots_without_their_matrix(files):
     refused = invoke("syrk", "A.npy", "--out", "F.npy", "--no-clobber", *SMALL[:2])
     assert "F.piv.npy exists" in str(refused.exception)
     assert invoke("qr", "T.npy", "--out", "R.npy", "--no-clobber", *SMALL).exit_code == 0
+
+
+def test_a_result_that_dwarfs_its_operands_is_asked_about(files, monkeypatch):
+    np.save("Tall.npy", np.ones((400, 2)))
+    monkeypatch.setattr("hdgemm.cli.factor._LARGE_BYTES", 1_000_000)
+    words = ["syrk", "Tall.npy", "--out", "C.npy", "--quiet"]
+    refused = invoke(*words)
+    assert "the result has 1.28 MB, the operands have 6.40 kB: pass --yes" in str(refused.exception)
+    assert not Path("C.npy").exists()
+    assert invoke(*words, "--trans").exit_code == 0
+    assert np.load("C.npy").shape == (2, 2)
+    assert invoke(*words, "--yes").exit_code == 0
+    assert np.load("C.npy").shape == (400, 400)
