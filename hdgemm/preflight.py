@@ -35,6 +35,7 @@ def plan(
     trans_a: int = False,
     trans_b: int = False,
     out: Any = None,
+    dtype: Any = None,
     options: Options | None = None,
     session: Session | None = None,
 ) -> Plans:
@@ -42,6 +43,7 @@ def plan(
 
     Nothing is computed and nothing is written; `out` is checked as for a run. With several devices
     each draws tiles of C while the run lasts: a plan then gives its device's tile, slots and paths.
+    `dtype` is as in `multiply`.
 
     Returns
     -------
@@ -66,6 +68,7 @@ def plan(
             trans_a=trans_a,
             trans_b=trans_b,
             out=out,
+            dtype=dtype,
             whole=True,
         )
         with session_for(session, options) as (opened, chosen):

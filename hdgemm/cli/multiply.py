@@ -8,6 +8,7 @@ import typer
 
 from hdgemm.cli import arguments as args
 from hdgemm.cli.output import Outputs, print_plans, refuse_existing
+from hdgemm.errors import InputError
 
 
 def command(
@@ -17,6 +18,12 @@ def command(
     alpha: Annotated[str, typer.Option(help="Factor of the product.")] = "1",
     beta: Annotated[str, typer.Option(help="Factor of the old C; 0 never reads it.")] = "0",
     c: Annotated[Path | None, typer.Option(help="The old C: a file, or FILE::NAME.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Type of the arithmetic and of C. Default: int64 for integers, else theirs."
+        ),
+    ] = None,
     *,
     trans_a: args.TransA = False,
     trans_b: args.TransB = False,
@@ -74,6 +81,8 @@ def command(
     }
     if no_clobber:
         refuse_existing(out)
+    if cluster is not None and dtype is not None:
+        raise InputError("--dtype is for one machine: leave it out with --cluster")
     outputs = Outputs(
         trace=trace, gantt=gantt, tilemap=tilemap, report=report, quiet=quiet, as_json=as_json
     )
@@ -87,7 +96,7 @@ def command(
         return
     args.refuse_storage_alone(storage)
     if dry_run:
-        plans = plan(a, b, **product)
+        plans = plan(a, b, **product, dtype=dtype)
         place = parse_location(out)
         place.kind.check_new(place, durable=checkpoint)
         print_plans(plans, as_json=as_json)
@@ -105,13 +114,14 @@ def command(
             "--verify-tiles": verify_tiles,
             "--checkpoint": checkpoint,
             "--restart": restart,
+            "--dtype": dtype,
         }
         outputs.show(out.name, _planned_run(plan_file, a, b, product, fixed))
         return
     outputs.show(
         out.name,
         lambda progress: multiply(
-            a, b, **product, progress=progress, checkpoint=checkpoint, restart=restart
+            a, b, **product, dtype=dtype, progress=progress, checkpoint=checkpoint, restart=restart
         ),
     )
 
@@ -120,7 +130,6 @@ def _planned_run(
     file: Path, a: Path, b: Path, product: Mapping[str, Any], fixed: Mapping[str, object]
 ) -> Callable[[Any], Any]:
     """Return the run of a plan in a file; `fixed` are options that a plan leaves no choice of."""
-    from hdgemm.errors import InputError
     from hdgemm.matrices.files import read_regular
     from hdgemm.pipeline.plan import from_json
     from hdgemm.preflight import execute

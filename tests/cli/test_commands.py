@@ -85,6 +85,24 @@ def test_multiply_scales_adds_and_transposes(files, hdgemm):
     assert_close_in_eps(found, x["A"], x["B"], alpha=-0.5, beta=2.0, c=x["C"])
 
 
+def test_multiply_takes_the_type_of_c(tmp_path, hdgemm):
+    a, b = np.full((3, 4), -128, np.int8), np.full((4, 2), 127, np.int8)
+    np.save(tmp_path / "A.npy", a)
+    np.save(tmp_path / "B.npy", b)
+    call = ["multiply", "A.npy", "B.npy", "--out", "D.npy"]
+    for given, expected in ([], "int64"), (["--dtype", "float32"], "float32"):
+        planned = hdgemm(*call, *given, "--dry-run", "--json", cwd=tmp_path)
+        assert planned.returncode == 0, planned.stderr
+        arithmetic = "float64" if expected == "int64" else expected
+        assert f'"dtype": "{arithmetic}"' in planned.stdout
+        assert hdgemm(*call, *given, "--quiet", cwd=tmp_path).returncode == 0
+        found = np.load(tmp_path / "D.npy")
+        assert found.dtype == expected
+        assert (found == -128 * 127 * 4).all()
+    failed(hdgemm(*call, "--dtype", "int8", cwd=tmp_path), 2, "int8", "float32")
+    failed(hdgemm(*call, "--dtype", "float32", "--cluster", "s:1", cwd=tmp_path), 2, "--cluster")
+
+
 def test_multiply_leaves_report_trace_and_picture(files, hdgemm):
     folder, _ = files
     pytest.importorskip("matplotlib")
