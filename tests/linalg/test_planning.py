@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 import hdgemm
 from hdgemm import linalg
 from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.linalg.planning import pricing
 from hdgemm.linalg.planning import search as planning
 from hdgemm.linalg.planning import slab as slab_plan
 from hdgemm.linalg.planning.search import Storage, plan_slabs
@@ -158,6 +159,42 @@ def test_the_work_of_planning_is_bounded(n, monkeypatch):
     assert sum(widths) < 400_000
     with pytest.raises(InputError, match=f"slabs of {-(-n // 2**13)} columns or more"):
         plan("lu", n, 8 * 10**9, width=1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    kind=st.sampled_from(("cholesky", "lu", "qr")),
+    m=st.integers(1500, 3000),
+    n=st.integers(1500, 3000),
+    width=st.integers(1, 20),
+    copies=st.booleans(),
+)
+def test_one_slab_of_each_run_prices_all_slabs(kind, m, n, width, copies):
+    m = n if kind == "cholesky" else m
+    storage = Storage(copies=copies, row_bytes=8 * n if copies else 0)
+    found = plan(kind, n, 10**8, rows=m, width=width, block=8, storage=storage)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pricing, "_RUNS", 10**6)
+        every = pricing.priced(found, HOST)
+    assert found.expected_seconds == pytest.approx(every.expected_seconds, rel=0.03)
+    for phase in ("load", "update", "panel", "store"):
+        seconds = every.expected_phase_seconds[phase]
+        assert found.expected_phase_seconds[phase] == pytest.approx(seconds, rel=0.03)
+
+
+def test_the_slabs_that_are_priced_are_few(monkeypatch):
+    """A search took 30 µs a slab of each plan: 3 s for an LU factorisation of order 10⁶."""
+    slabs = []
+    seconds = pricing._kernel_seconds
+
+    def count(plan, slab, *rest):
+        slabs.append(slab)
+        return seconds(plan, slab, *rest)
+
+    monkeypatch.setattr(pricing, "_kernel_seconds", count)
+    found = plan("lu", 10**6, 8 * 10**9)
+    assert len(found.slabs) > 2000
+    assert len(slabs) < 3000
 
 
 def test_errors_name_the_bytes():

@@ -6,13 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.fortran import cholesky_pairs, elimination_pairs
-from hdgemm.linalg.planning.slab import PANEL, panels
+from hdgemm.linalg.planning.slab import PANEL, Columns, panels
 from hdgemm.matrices.filematrix import GAP
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hdgemm.linalg.planning.devices import SlabDevices
-    from hdgemm.linalg.planning.slab import Columns, SlabPlan
+    from hdgemm.linalg.planning.slab import SlabPlan
     from hdgemm.machine.rates import Machine
 
 #: Parts of a factorisation, each with a predicted and a measured duration: reading slabs and the
@@ -34,6 +36,9 @@ _PIECE_SECONDS: Final = 30e-6
 #: Time that the updates by one block take on a device besides their operations, and that a panel
 #: takes to go to the host and back: 2 ms and more on an H100 (LU and QR of order 12288).
 _STEP_SECONDS: Final = 2e-3
+#: Runs of slabs, one slab of each of which is priced: a search prices dozens of plans of up to
+#: 10,000 slabs, and a slab takes 30 µs.
+_RUNS: Final = 64
 
 
 def priced(plan: SlabPlan, machine: Machine, devices: SlabDevices | None = None) -> SlabPlan:
@@ -42,9 +47,10 @@ def priced(plan: SlabPlan, machine: Machine, devices: SlabDevices | None = None)
     `machine` is the host, which updates slabs where `devices` do not.
     """
     phases = dict.fromkeys(PHASES, 0.0)
-    exposed = 0.0
-    last = len(plan.slabs) - 1
-    for number, (slab, streamed) in enumerate(zip(plan.slabs, plan.streamed_bytes(), strict=True)):
+    exposed = final = 0.0
+    last, all_streamed = len(plan.slabs) - 1, plan.streamed_bytes()
+    for number, count in _samples(plan):
+        slab, streamed = plan.slabs[number], all_streamed[number]
         # Copies between layouts and alignments, and requests for pieces of rows, take time of the
         # cores that multiply.
         pieces = 0 if plan.copied or plan.gap_bytes(slab) <= GAP else plan.m - slab.top
@@ -63,12 +69,15 @@ def priced(plan: SlabPlan, machine: Machine, devices: SlabDevices | None = None)
         head = load if number == 0 and plan.row_bytes else 0.0
         edges = head + (store if number == last else 0.0)
         alone = edges if plan.slab_buffers > 1 else load + store
-        exposed += computing + alone + max(0.0, streaming + load + store - alone - computing)
-        phases["load"] += load + streaming
-        phases["store"] += store
-        phases["update"] += update + copying
-        phases["panel"] += panel
-    final = sum(map(plan.nbytes, plan.interchanged)) / min(machine.disk_read, machine.disk_write)
+        exposed += count * (
+            computing + alone + max(0.0, streaming + load + store - alone - computing)
+        )
+        phases["load"] += count * (load + streaming)
+        phases["store"] += count * store
+        phases["update"] += count * (update + copying)
+        phases["panel"] += count * panel
+        final += count * sum(map(plan.nbytes, plan.interchanged_of(slab)))
+    final /= min(machine.disk_read, machine.disk_write)
     phases["interchange"] = final
     kernel = phases["update"] + phases["panel"]
     limit = "disk" if phases["load"] + phases["store"] + final > kernel else "kernel"
@@ -80,12 +89,32 @@ def priced(plan: SlabPlan, machine: Machine, devices: SlabDevices | None = None)
     )
 
 
+def _samples(plan: SlabPlan) -> Iterator[tuple[int, float]]:
+    """Yield numbers of slabs, and how many slabs each of them stands for.
+
+    The first slabs and the last one, which are loaded and stored in other ways, stand for
+    themselves. The others form runs of equal length: the slab in the middle of a run stands for the
+    run's columns. The midpoint rule is exact for durations that grow linearly over a run.
+    """
+    end = len(plan.slabs) - 1
+    head = min(plan.slab_buffers, end + 1)
+    yield from ((number, 1.0) for number in range(head))
+    length = max(1, -(-(end - head) // _RUNS))
+    for first in range(head, end, length):
+        stop = min(first + length, end)
+        ends, middle = (plan.slabs[first], plan.slabs[stop - 1]), (first + stop) // 2
+        columns = max(slab.last for slab in ends) - min(slab.first for slab in ends)
+        yield middle, columns / plan.slabs[middle].width
+    if end >= head:
+        yield end, 1.0
+
+
 def _load_seconds(plan: SlabPlan, number: int, machine: Machine) -> float:
     """Return the seconds to load a slab; with the first one others are filled or copied."""
     if not plan.copied:
         return _columns_seconds(plan, plan.slabs[number], machine)
     if number == 0:
-        copied = sum(map(plan.nbytes, plan.copies(0)))
+        copied = plan.nbytes(Columns(plan.slabs[plan.slab_buffers].first, plan.n, 0))
         return _columns_seconds(plan, plan.banded(0), machine) + copied / machine.disk_write
     return plan.nbytes(plan.slabs[number]) / machine.disk_read if number >= plan.slab_buffers else 0
 

@@ -234,20 +234,26 @@ def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
     budget = int((budget - stream) * part) // shape.buffers
     # Columns that begin on a block of the file need no buffered writes.
     aligned = max(1, ALIGNMENT // shape.itemsize)
+    least, held_columns, short = shape.least_width, shape.held, shape.kind == "cholesky"
     slabs: list[Columns] = []
     largest = first = 0
+    column = shape.whole_column
     while first < n:
-        short = shape.kind == "cholesky" and first
-        column = shape.column_bytes(m - first) if short else shape.whole_column
-        fitting = min(shape.held, budget // column if column else n)
+        if short and first:
+            column = shape.column_bytes(m - first)
+        fitting = min(held_columns, budget // column if column else n)
         width = min(n - first, fitting if shape.width is None else shape.width)
         if shape.width is None and first + width < n and width > aligned:
             width -= (first + width) % aligned
         largest = max(largest, width * column)
-        if fitting < min(shape.least_width, n - first) or largest > budget:
+        if fitting < min(least, n - first) or largest > budget:
             return None
-        slabs.append(Columns(first, first + width, first if shape.kind == "cholesky" else 0))
+        slabs.append(Columns(first, first + width, first if short else 0))
         first += width
+        if not short and n - first > width:
+            # Columns of one length: the slabs that follow are as wide, up to the last one.
+            slabs += [Columns(at, at + width, 0) for at in range(first, n - width, width)]
+            first = slabs[-1].last
     if shape.buffers > max(1, len(slabs)):
         return None
     held = 0 if n == 0 else shape.buffers * (largest + ALIGNMENT) + stream + shape.fixed_bytes
