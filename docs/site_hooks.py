@@ -1,22 +1,60 @@
-"""Hook of the document site: the reference of all commands, made from the command tree."""
+"""Hook of the document site: the reference of all commands, and a page for each public name."""
 
 from __future__ import annotations
 
+from inspect import ismodule
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+import hdgemm
 from hdgemm.cli.app import app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Packages whose public names have pages.
+PACKAGES = ("hdgemm", "hdgemm.linalg", "hdgemm.decomposition", "hdgemm.cluster", "hdgemm.mpi")
+#: Names with pages that no package's `__all__` has: the client needs an extra, errors a module.
+MORE_NAMES = ("hdgemm.Client", "hdgemm.errors")
+#: This line of docs/reference/library.md is replaced by the list of these pages.
+NAMES_MARK = "<!-- functions -->"
 #: This line of docs/reference/cli.md is replaced by the reference.
 MARK = "<!-- commands -->"
 
 
+def public_names() -> Iterator[str]:
+    """Yield the full public name of every function, class and module that has a page."""
+    for package in PACKAGES:
+        room = hdgemm if package == "hdgemm" else getattr(hdgemm, package.partition(".")[2])
+        for name in room.__all__:
+            if not ismodule(getattr(room, name)):
+                yield f"{package}.{name}"
+    yield from MORE_NAMES
+
+
+def on_config(config: Any) -> Any:
+    """Add the pages of the public names to the navigation."""
+    pages = [{name: f"reference/names/{name}.md"} for name in public_names()]
+    reference = next(part["Reference"] for part in config.nav if "Reference" in part)
+    reference.append({"Functions and classes": pages})
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages of the public names; mkdocstrings fills in their docstrings."""
+    from mkdocs.structure.files import File
+
+    for name in public_names():
+        text = f"# {name.rpartition('.')[2]}\n\n::: {name}\n"
+        files.append(File.generated(config, f"reference/names/{name}.md", content=text))
+    return files
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace the mark of a page; mkdocs calls this for every page."""
+    """Replace the marks of a page; mkdocs calls this for every page."""
+    names = "\n".join(f"- [`{name}`](names/{name}.md)" for name in public_names())
+    markdown = markdown.replace(NAMES_MARK, names)
     if MARK not in markdown:
         return markdown
     reference = command_reference("hdgemm", typer.main.get_command(app))

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from hdgemm.linalg.components import Components
     from hdgemm.options import Options
 
+__all__ = ["PCA", "PrincipalComponents", "pca"]
+
 
 @dataclass(frozen=True, slots=True)
 class PrincipalComponents:
