@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.matrices.base import Matrix
-    from hdgemm.matrices.stored import StoredMatrix
 
 _FORMAT: Final = 1
 #: Members of a description that have members.
@@ -66,7 +65,7 @@ Factorisation: TypeAlias = LUFactors | CholeskyFactor | QRFactors
 
 
 def reserve_beside(
-    target: OpenOutput, kind: str, a: StoredMatrix, itemsize: int = 0, other: Any = None
+    target: OpenOutput, kind: str, a: Any, itemsize: int = 0, other: Any = None
 ) -> None:
     """Take disk space for the files beside a factor, before A is overwritten.
 
@@ -74,6 +73,8 @@ def reserve_beside(
     ----------
     kind, itemsize
         Of the factorisation, and of the elements of its array, min(m, n) of them.
+    a
+        The matrix: stored, or with a shape only, in the memory of processes.
     other
         Another result of the call, as the caller gave it.
 
@@ -85,9 +86,10 @@ def reserve_beside(
     MatrixIOError
         When the space is missing.
     """
-    files = _files(target)
+    files, operand = _files(target), getattr(a, "operand", None)
+    read = None if operand is None else operand.matrix
     for path in () if files is None else files.stored_by(kind):
-        for matrix, what in ((a.operand.matrix, "the matrix"), (_place(other), "another result")):
+        for matrix, what in ((read, "the matrix"), (_place(other), "another result")):
             if matrix == path or (matrix is not None and overlaps(path, matrix)):
                 raise InputError(
                     f"{path} is {what}, and the factorisation saves a file there: choose another "

@@ -13,6 +13,7 @@ from hdgemm.fortran import cholesky_pairs
 from hdgemm.linalg.factored_solve import check_pair
 from hdgemm.linalg.stored_factors import CholeskyFactor
 from hdgemm.linalg.stored_factors import open as open_factors
+from hdgemm.mpi.block_cyclic import BlockCyclicArray
 from hdgemm.mpi.lu import refuse_zero, solve_flops, zero_on_diagonal
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.results import new_target, stored_solution, target_of
@@ -36,7 +37,7 @@ def cholesky(
     lower: bool = False,
     check_finite: bool = True,
     *,
-    out: Any,
+    out: Any = None,
     **keywords: Unpack[MpiKeywords],
 ) -> Any:
     """Return the Cholesky factor of a Hermitian positive definite matrix, over MPI.
@@ -46,7 +47,8 @@ def cholesky(
     Parameters
     ----------
     a
-        As in `lu_factor`; only the triangle that `lower` names is read.
+        As in `lu_factor`; only the triangle that `lower` names is read, of a `BlockCyclicArray` the
+        lower one.
     lower
         Read the lower triangle and compute L; otherwise the upper one and U.
     check_finite
@@ -74,13 +76,18 @@ def cholesky(
     >>> hdgemm.mpi.cholesky("A.npy", lower=True, out="L.npy")
     """
     call, lower = MpiCall(**keywords), bool(lower)
-    place = target_of(call.world, out)
+    dealt = out is None and isinstance(a, BlockCyclicArray)
+    place = None if dealt else target_of(call.world, out)
     request = Request("cholesky", a, None, {"out": str(place), "lower": lower}, check_finite)
     with started(request, call) as opened:
         if opened is None:
             return None
         run = opened.run
         part = factored_part(run, opened.a, lower=lower)
+        if place is None:
+            zero_above(part)
+            run.finish(call, cholesky_flops(run))
+            return a.like(part, 0)
         factor = ("cholesky", opened.a)
         with (
             run.recorder.record("write", 0),
@@ -171,6 +178,12 @@ def cholesky_flops(run: Run) -> float:
     """Return the operations of the factorisation."""
     n = run.variant.n
     return ELEMENT_TYPES[run.dtype.name].flops * cholesky_pairs(n, n)
+
+
+def zero_above(part: Part) -> None:
+    """Set the elements above the diagonal to zero."""
+    for at, col in enumerate(part.cols.positions()):
+        part.a[: part.rows.below(int(col)), at] = 0
 
 
 def _named(*, lower: bool) -> Triangle:

@@ -17,10 +17,16 @@ from hdgemm.linalg.determinant import SlogdetResult, scaled_product
 from hdgemm.linalg.factored_solve import check_pair, check_pivots
 from hdgemm.linalg.stored_factors import LUFactors
 from hdgemm.linalg.stored_factors import open as open_factors
+from hdgemm.mpi.block_cyclic import BlockCyclicArray
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.results import new_target, stored_solution, target_of
 from hdgemm.mpi.run import MpiCall, MpiKeywords, Request, started
-from hdgemm.mpi.substitution import back_substitute, forward_substitute, interchange
+from hdgemm.mpi.substitution import (
+    back_substitute,
+    forward_substitute,
+    interchange,
+    interchange_left,
+)
 from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
 
 @public_call(MpiKeywords)
 def lu_factor(
-    a: Any, check_finite: bool = True, *, out: Any, **keywords: Unpack[MpiKeywords]
+    a: Any, check_finite: bool = True, *, out: Any = None, **keywords: Unpack[MpiKeywords]
 ) -> LUFactors | None:
     """Return ``(lu, piv)``, the LU factorisation P·A = L·U of a square matrix, over MPI.
 
@@ -47,13 +53,13 @@ def lu_factor(
     ----------
     a
         A matrix that every rank can open: the location of a file in shared storage, or the same
-        array on each.
+        array on each. Or a `BlockCyclicArray`.
     check_finite
         Raise `NotFiniteError` at a NaN or Inf.
     out
         The location of a new .npy or raw file in shared storage, in LAPACK's layout, with its
         pivots beside it; `hdgemm.linalg.open` and `hdgemm.linalg.lu_solve` take it on one machine.
-        It appears when it is complete.
+        It appears when it is complete. None for factors dealt as a `BlockCyclicArray` `a` is.
     **keywords
         Keywords of every distributed call, from `comm` to `report`.
 
@@ -79,23 +85,31 @@ def lu_factor(
     >>> lu, piv = hdgemm.mpi.lu_factor("A.npy", out="LU.npy")
     """
     call = MpiCall(**keywords)
-    place = target_of(call.world, out)
+    dealt = out is None and isinstance(a, BlockCyclicArray)
+    place = None if dealt else target_of(call.world, out)
     request = Request("lu_factor", a, None, {"out": str(place)}, check_finite)
     with started(request, call) as opened:
         if opened is None:
             return None
         run, shape = opened.run, opened.a.shape
         part = run.part()
-        with new_target(run.world, place, shape, run.dtype, factor=("lu", opened.a)) as target:
+        if place is None:
             run.load(part, opened.a, "a")
             elimination = run.factor(part)
             pivots = _whole(elimination.pivots)
-            with run.recorder.record("write", 0):
-                target.store(part, finish=partial(_interchange_strip, pivots, run.variant.nb))
-                target.save_beside("lu", {"piv": pivots})
-                opened.check_unchanged()
-                target.publish()
-        lu = target.result()
+            interchange_left(part, elimination.pivots)
+            lu = a.like(part, 0)
+        else:
+            with new_target(run.world, place, shape, run.dtype, factor=("lu", opened.a)) as target:
+                run.load(part, opened.a, "a")
+                elimination = run.factor(part)
+                pivots = _whole(elimination.pivots)
+                with run.recorder.record("write", 0):
+                    target.store(part, finish=partial(_interchange_strip, pivots, run.variant.nb))
+                    target.save_beside("lu", {"piv": pivots})
+                    opened.check_unchanged()
+                    target.publish()
+            lu = target.result()
         run.finish(call, factor_flops(run))
     if zero := first_zero(elimination):
         warnings.warn(

@@ -18,6 +18,7 @@ from hdgemm.matrices.draft import real_path
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.stores import create_matrix, reopen_draft
+from hdgemm.mpi.block_cyclic import BlockCyclicArray
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.redistribution import Place, gather
 from hdgemm.mpi.strips import Strips
@@ -134,7 +135,7 @@ def new_target(
     shape: tuple[int, int],
     dtype: np.dtype[Any],
     *,
-    factor: tuple[str, StoredMatrix] | None = None,
+    factor: tuple[str, StoredMatrix | BlockCyclicArray] | None = None,
 ) -> Iterator[Target]:
     """Yield a new file for a result; without `Target.publish` it is removed on leaving.
 
@@ -202,11 +203,16 @@ def everywhere(part: Part, first: int, columns: int) -> NDArray[Any]:
 
 
 def stored_solution(opened: Opened, place: Location | None, part: Part) -> Any:
-    """Return X, which lies in the place of B, as an array or in a new file; a vector for one."""
+    """Return X, which lies in the place of B, as an array or in a new file; a vector for one.
+
+    It is distributed as B is, where B is and no file is wanted.
+    """
     run = opened.run
     n, columns = run.variant.n, run.columns
     if place is None:
         opened.check_unchanged()
+        if isinstance(opened.b, BlockCyclicArray):
+            return opened.b.like(part, n)
         found = everywhere(part, n, columns)
     else:
         with run.recorder.record("write", n):

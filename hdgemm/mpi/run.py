@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from hdgemm.call.operands import open_columns, open_square
+from hdgemm.call.operands import check_square, open_columns, open_square
 from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.planned import PlannedMatrix
+from hdgemm.mpi.block_cyclic import BlockCyclicArray, check_finite, common_layout
 from hdgemm.mpi.cholesky_elimination import CholeskyElimination
 from hdgemm.mpi.communicator import Communicator, Mpi
 from hdgemm.mpi.communicator import world as all_processes
@@ -82,10 +83,21 @@ class MpiCall:
             )
         return Mpi(self.comm) if self.comm.size > 1 else Communicator()
 
-    def variant(self, n: int, size: int) -> Variant:
-        """Return grid and block size for a matrix of order n on so many processes."""
+    def variant(self, n: int, size: int, layout: tuple[tuple[int, int], int] | None) -> Variant:
+        """Return grid and block size for a matrix of order n on so many processes.
+
+        `layout` are grid and block size of operands that are distributed already.
+        """
         grid = parse_grid(self.grid) if isinstance(self.grid, str) else self.grid
-        return Variant(n, self.nb or BLOCK, grid or squarest(size))
+        nb = self.nb
+        if layout is not None:
+            if grid not in (None, layout[0]) or nb not in (None, layout[1]):
+                raise InputError(
+                    f"grid and nb are {layout[0]} and {layout[1]} of the distributed operands, got "
+                    f"{grid} and {nb}: leave them out"
+                )
+            grid, nb = layout
+        return Variant(n, BLOCK if nb is None else nb, grid or squarest(size))
 
 
 @dataclass
@@ -125,13 +137,23 @@ class Run:
     def load(
         self,
         part: Part,
-        matrix: StoredMatrix,
+        matrix: StoredMatrix | BlockCyclicArray,
         name: str,
         first: int = 0,
         triangle: Triangle = None,
     ) -> None:
         """Read a matrix, or a triangle of it, into the columns from `first` on; see `Loader`."""
         with self.recorder.record("read", first):
+            if isinstance(matrix, BlockCyclicArray):
+                with together(self.world):
+                    if triangle == "upper":
+                        raise InputError(
+                            f"the lower triangle of a distributed {name} is read: give lower=True"
+                        )
+                if self.check_finite:
+                    check_finite(self.world, matrix, name, triangle)
+                matrix.copy_to(part, first, triangle)
+                return
             Loader(matrix, name, self.check_finite, triangle).load(part, first)
 
     def factor(self, part: Part) -> Elimination:
@@ -245,13 +267,13 @@ class Opened:
     """
 
     run: Run
-    a: StoredMatrix
-    b: StoredMatrix | None
+    a: StoredMatrix | BlockCyclicArray
+    b: StoredMatrix | BlockCyclicArray | None
     vector: bool
     check_unchanged: Callable[[], None]
 
     @property
-    def columns(self) -> StoredMatrix:
+    def columns(self) -> StoredMatrix | BlockCyclicArray:
         """B, of a call that has right-hand sides."""
         if self.b is None:
             raise InputError("b must be a matrix, got None")
@@ -279,13 +301,18 @@ def started(request: Request, call: MpiCall) -> Iterator[Opened | None]:
             a, b, vector = _open(request, stack)
         matrices = {"a": a} if b is None else {"a": a, "b": b}
         with together(world):
-            prove_same(world, matrices)
+            for name, matrix in matrices.items():
+                if isinstance(matrix, BlockCyclicArray):
+                    matrix.check(world.rank, name)
+        stored = {n: m for n, m in matrices.items() if not isinstance(m, BlockCyclicArray)}
+        with together(world):
+            prove_same(world, stored)
         watched = ExitStack()
-        inputs = {name: matrix.operand for name, matrix in matrices.items()}
+        inputs = {name: matrix.operand for name, matrix in stored.items()}
         watched.enter_context(unchanged(inputs, PlannedMatrix(None, (0, 0), a.dtype)))
         dtype = result_dtype(*(matrix.dtype for matrix in matrices.values()))
         with together(world):
-            variant = call.variant(a.shape[0], world.size)
+            variant = call.variant(a.shape[0], world.size, common_layout((a, b)))
         columns = 0 if b is None else b.shape[1]
         extra = buffer_bytes(variant, columns, dtype.itemsize)
         with together(world):
@@ -330,14 +357,25 @@ def buffer_bytes(variant: Variant, columns: int, itemsize: int) -> int:
     return BUFFERS * strip + group * 16 * (6 * rows + q * variant.nb)
 
 
-def _open(request: Request, stack: ExitStack) -> tuple[StoredMatrix, StoredMatrix | None, bool]:
-    a = stack.enter_context(open_square(request.a))
+def _open(
+    request: Request, stack: ExitStack
+) -> tuple[StoredMatrix | BlockCyclicArray, StoredMatrix | BlockCyclicArray | None, bool]:
+    a: StoredMatrix | BlockCyclicArray
+    if isinstance(request.a, BlockCyclicArray):
+        a = request.a
+        check_square(a.shape)
+    else:
+        a = stack.enter_context(open_square(request.a))
     if not a.shape[0]:
         raise InputError("a 0×0 matrix cannot be dealt to processes")
-    b, vector = None, False
+    b: StoredMatrix | BlockCyclicArray | None = None
+    vector = False
     if request.b is not None:
-        b, vector = open_columns(request.b)
-        stack.enter_context(b)
+        if isinstance(request.b, BlockCyclicArray):
+            b = request.b
+        else:
+            b, vector = open_columns(request.b)
+            stack.enter_context(b)
         if b.shape[0] != a.shape[0]:
             raise InputError(
                 f"b has {b.shape[0]} rows, the matrix {a.shape[0]}: they must be as many"
@@ -346,5 +384,5 @@ def _open(request: Request, stack: ExitStack) -> tuple[StoredMatrix, StoredMatri
 
 
 def _shown(x: Any) -> object:
-    """Return an operand as ranks compare it: a location as text, else its type."""
-    return str(x) if is_location(x) else type(x).__name__
+    """Return an operand as ranks compare it: as text, or its type where that is an array."""
+    return str(x) if is_location(x) or isinstance(x, BlockCyclicArray) else type(x).__name__

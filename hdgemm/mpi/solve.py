@@ -37,7 +37,7 @@ def solve(
     ----------
     a
         A matrix that every rank can open: the location of a file in shared storage, or the same
-        array on each. A and B of different dtypes are promoted.
+        array on each; or a `BlockCyclicArray`. A and B of different dtypes are promoted.
     b
         The same: one vector, or a matrix of any number of columns.
     lower
@@ -48,7 +48,8 @@ def solve(
         "gen": LU; "pos": Cholesky.
     out
         The location of a new .npy or raw file in shared storage, column-major, which appears when
-        it is complete; None for an array on every rank.
+        it is complete; None for an array on every rank, or for X dealt as a `BlockCyclicArray`
+        `b` is.
     **keywords
         Keywords of every distributed call, from `comm` to `report`.
 

@@ -90,6 +90,16 @@ def interchange(part: Part, right: Columns, pivots: Mapping[int, NDArray[np.int6
     return found
 
 
+def interchange_left(part: Part, pivots: Mapping[int, NDArray[np.int64]]) -> None:
+    """Apply the interchanges of each panel to the columns left of it, as LAPACK leaves L's rows."""
+    for first, rows in pivots.items():
+        left = part.a[:, : part.cols.below(first)]
+        if left.shape[1]:
+            u = RowExchange(first, rows, part.rows, part.column).apply(left)
+            if part.has_rows(first):
+                left[part.block(first, len(rows))] = u
+
+
 class _State:
     """Right-hand sides, and the products of X that this process has to subtract from them."""
 

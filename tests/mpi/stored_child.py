@@ -128,6 +128,52 @@ def check_cholesky(group, p, q, dtype, lower):
             say(group, error)
 
 
+def check_dealt(group, p, q, dtype):
+    """An array per rank gives the bits of the whole array; L's rows have LAPACK's order."""
+    n, nb, columns = 23, 4, 7
+    a, b = matrices(group, dtype, n, columns, "F")
+    how = {"comm": group, "grid": (p, q), "nb": nb}
+
+    def dealt(whole):
+        part = mpi.BlockCyclicArray.empty(whole.shape, dtype, nb=nb, grid=(p, q), rank=group.rank)
+        rows, cols = part.axes(group.rank)
+        part.local[:] = whole[np.ix_(rows.positions(), cols.positions())]
+        return part
+
+    def same(part, whole):
+        return part.local.tobytes() == dealt(np.asarray(whole)).local.tobytes()
+
+    x = mpi.solve(dealt(a), dealt(b), comm=group)
+    found = mpi.lu_factor(dealt(a), comm=group)
+    lu, piv = mpi.lu_factor(a, out=folder / "LU.npy", **how)
+    spd = (a @ a.conj().T + np.eye(n)).astype(dtype)
+    c = mpi.cholesky(dealt(np.tril(spd)), lower=True, comm=group)
+    results = {
+        "solve": same(x, mpi.solve(a, b, **how)),
+        "a mixed solve": same(mpi.solve(a, dealt(b), comm=group), mpi.solve(a, b, **how)),
+        "lu_factor": same(found.lu, lu) and (found.piv == piv).all(),
+        "lu_solve": same(
+            mpi.lu_solve(found, dealt(b), comm=group), mpi.lu_solve((lu, piv), b, **how)
+        ),
+        "slogdet": mpi.slogdet(dealt(a), comm=group) == mpi.slogdet(a, **how),
+        "cholesky": same(c, mpi.cholesky(spd, lower=True, out=folder / "C.npy", **how)),
+        "cho_solve": same(
+            mpi.cho_solve((c, True), dealt(b), comm=group),
+            mpi.cho_solve((folder / "C.npy", True), b, **how),
+        ),
+    }
+    for rank, each in enumerate(group.collect(results)):
+        if wrong := [name for name, right in each.items() if not right]:
+            say(group, f"{p}x{q} {dtype}: dealt operands on rank {rank}", wrong)
+    a[13, 6] = np.nan
+    try:
+        mpi.lu_factor(dealt(a), comm=group)
+        say(group, "NaN was factored")
+    except ValueError as error:
+        if (error.row, error.col) != (13, 6):
+            say(group, error)
+
+
 def check_permutations(group, p, q):
     """Factors of permutations, whose every row moves, are exact; so is a singular matrix' zero."""
     how = {"comm": group, "grid": (p, q), "nb": 4}
@@ -182,6 +228,8 @@ for p, q in grids:
         for dtype, lower in zip(SUPPORTED, (True, False, False, True), strict=True):
             if p * q == 4 or lower == (q > 1):
                 check_cholesky(group, p, q, dtype, lower)
+        for dtype in SUPPORTED if p * q == 4 else ("float64", "complex64"):
+            check_dealt(group, p, q, dtype)
         check_permutations(group, p, q)
         check_refusals(group, p, q)
 finish(everyone)

@@ -192,6 +192,33 @@ def test_other_wrong_arguments_are_refused(tmp_path):
             wrong()
 
 
+def test_factors_of_a_part_go_to_a_file(tmp_path):
+    a = np.random.default_rng(4).standard_normal((9, 9))
+    part = mpi.BlockCyclicArray(a, (9, 9), 2, (1, 1))
+    lu, piv = mpi.lu_factor(part, out=tmp_path / "LU.npy", **ALONE)
+    assert np.asarray(lu).tobytes() == mpi.lu_factor(part, **ALONE).lu.local.tobytes()
+    assert (hdgemm.linalg.open(tmp_path / "LU.npy").piv == piv).all()
+
+
+def test_a_part_has_the_shape_of_its_descriptor():
+    a, desc = np.asfortranarray(np.diag([1.0, 2, 4, 0])[:, :3]), [1, 0, 3, 3, 2, 2, 0, 0, 4]
+    part = mpi.BlockCyclicArray.from_descriptor(a, desc, (1, 1))
+    assert mpi.solve(part, np.ones(3), **ALONE).tolist() == [1, 0.5, 0.25]
+    for wrong, message in (
+        (lambda: mpi.BlockCyclicArray(a[0], (3, 3), 2, (1, 1)), "two dimensions"),
+        (lambda: mpi.BlockCyclicArray(a, (3, 3), 0, (1, 1)), "nb 0"),
+        (lambda: part.from_descriptor(a, [1, 0, 3, 3, 2, 4, 0, 0, 4], (1, 1)), "pdgemr2d"),
+        (lambda: part.from_descriptor(a, [502, 0, 3], (1, 1)), "9 numbers"),
+        (lambda: mpi.solve(mpi.BlockCyclicArray(a, (4, 4), 2, (1, 1)), a, **ALONE), r"\(4, 4\)"),
+        (lambda: mpi.solve(mpi.BlockCyclicArray(a, (4, 3), 2, (1, 1)), a, **ALONE), "square"),
+        (lambda: mpi.solve(part, part, nb=3, **ALONE), "leave them out"),
+        (lambda: mpi.solve(part, mpi.BlockCyclicArray(a, (3, 3), 3, (1, 1)), **ALONE), "different"),
+        (lambda: mpi.cholesky(part, **ALONE), "lower=True"),
+    ):
+        with pytest.raises(InputError, match=message):
+            wrong()
+
+
 @pytest.mark.parametrize(("stored", "computed"), [("float16", "float32"), ("int32", "float64")])
 def test_elements_of_other_types_are_converted(stored, computed):
     a, b = np.diag([1, 2, 4]).astype(stored), np.ones(3, stored)
