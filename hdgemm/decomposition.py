@@ -248,6 +248,7 @@ class PCA:
             setattr(self, name, value)
         return self
 
+    @public_call(ReportKeywords)
     def fit(self, X: Any, y: None = None, **keywords: Unpack[ReportKeywords]) -> Self:  # noqa: ARG002, N803
         """Find the components of the samples.
 
@@ -274,6 +275,7 @@ class PCA:
             self._keep(prepared.run(), facts["m"], facts["n"])
         return self
 
+    @public_call(ReportKeywords)
     def fit_transform(
         self,
         X: Any,  # noqa: N803 - scikit-learn's
@@ -285,6 +287,7 @@ class PCA:
         """Find the components, and return the scores of the same samples; see `transform`."""
         return self.fit(X, y, **keywords).transform(X, out=out, **keywords)
 
+    @public_call(ReportKeywords)
     def transform(self, X: Any, *, out: Any = None, **keywords: Unpack[ReportKeywords]) -> Any:  # noqa: N803 - scikit-learn's
         """Return the scores ``(X - mean_)·components_^T`` (m×k), in one pass.
 
@@ -303,6 +306,7 @@ class PCA:
         w = self.components_.T / self._deviations()
         return self._product(X, w, (self.mean_, self.scale_), out, keywords, "transform")
 
+    @public_call(ReportKeywords)
     def inverse_transform(
         self,
         X: Any,  # noqa: N803 - scikit-learn's
@@ -324,6 +328,7 @@ class PCA:
     def _call(self, keywords: Any) -> Call:
         return Call.of(**({"options": self.options} | keywords))
 
+    @public_call(ReportKeywords)
     def plan(self, X: Any, **keywords: Unpack[ReportKeywords]) -> LinearPlan:  # noqa: N803
         """Return the plan that `fit` would execute: passes, bytes, memory, expected seconds."""
         with self._prepared(X, keywords) as prepared:

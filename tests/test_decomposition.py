@@ -186,3 +186,13 @@ def test_a_plan_of_components_is_the_run():
     PCA(3).fit(x, report=reports.append)
     assert plan.planned_bytes == {"load1": reports[0].stages["load1"].nbytes}
     assert plan.to_dict()["kind"] == "pca"
+
+
+@pytest.mark.parametrize(
+    "method", ["fit", "fit_transform", "transform", "inverse_transform", "plan"]
+)
+def test_keywords_that_a_method_does_not_have_are_refused(method):
+    x = np.random.default_rng(0).standard_normal((30, 5))
+    pca = PCA(2).fit(x)
+    with pytest.raises(TypeError, match="checkpoint"):
+        getattr(pca, method)(x if method != "inverse_transform" else x[:, :2], checkpoint=True)
