@@ -7,7 +7,9 @@ up before the updates, and down when all columns left of it have updated it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -156,6 +158,14 @@ class SlabPlan:
         """Return the reflectors that change a slab: columns of the identity have zeros on top."""
         return [b for b in self.reflectors if self.kind == "apply q" or b.first < slab.last]
 
+    def _applied_bytes(self) -> list[int]:
+        """Return the bytes of the reflectors that change each slab."""
+        stored = sorted((block.first, self.nbytes(block)) for block in self.reflectors)
+        firsts, sums = [first for first, _ in stored], [0, *accumulate(each for _, each in stored)]
+        if self.kind == "apply q":
+            return [sums[-1]] * len(self.slabs)
+        return [sums[bisect_left(firsts, slab.last)] for slab in self.slabs]
+
     def nbytes(self, columns: Columns) -> int:
         """Return the bytes of the elements of some columns."""
         return (self.m - columns.top) * columns.width * self.itemsize
@@ -191,7 +201,7 @@ class SlabPlan:
             tops = [(slab.first, self.read_top(slab.first)) for slab in self.slabs]
             return [(self.n - top) * first * self.itemsize for first, top in tops]
         if self.kind in ("form q", "apply q"):
-            return [sum(map(self.nbytes, self._applied(slab))) for slab in self.slabs]
+            return self._applied_bytes()
         # Plain integers and local names: a search sums thousands of slabs dozens of times.
         earlier, total = [0], 0
         m, block, itemsize, pivots, above = (
