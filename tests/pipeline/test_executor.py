@@ -23,8 +23,8 @@ from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slot_reuse import Batch
 from hdgemm.pipeline.slots import Operands
 from hdgemm.planning.build import build_plan
+from hdgemm.planning.case import OVERLAPS, Limits
 from hdgemm.planning.case import Case as PlanCase
-from hdgemm.planning.case import Limits
 from hdgemm.planning.shapes import Shape
 from tests.reference import assert_close_in_eps, reference_gemm
 
@@ -53,6 +53,8 @@ class Case:
         )
         device = HostDevice() if unified else RecordingDevice()
         kb = tile[2]
+        # Only where loads overlap is a tile halved: elsewhere each part would load all of k anew.
+        halvings = halvings if OVERLAPS[strategy].loads else 0
         shape = Shape(tile, min(k, depths[0] * kb), min(k, depths[1] * kb), slots, bars, halvings)
         self.plan = build_plan(PlanCase(problem, device.spec, strategy, LIMITS), shape)
         device.close()
