@@ -77,8 +77,9 @@ def _load(
     service: Service, matrix_id: str, account: Account
 ) -> tuple[StoredMatrix, list[tuple[int, int]]]:
     with service.database.read() as conn:
-        matrix = uploads.get(conn, matrix_id, account.id)
-        return matrix, uploads.ranges(conn, matrix_id)
+        # Ranges first: a matrix that is deleted between the two reads is absent, not incomplete.
+        received = uploads.ranges(conn, matrix_id)
+        return uploads.get(conn, matrix_id, account.id), received
 
 
 def _load_unfinished(
