@@ -158,6 +158,39 @@ def test_a_matrix_that_is_deleted_while_it_is_checked_is_not_there(
     assert client.post(f"{at}/complete").status_code == 404
 
 
+def test_a_matrix_that_is_deleted_between_two_reads_is_not_incomplete(
+    client: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = new(client)
+    put(client, at, 0, len(DATA))
+    database, begun = client.app.state.service.database, []
+
+    def read_committed(read: Any) -> Any:
+        """Each read sees what is committed, as in PostgreSQL; the deletion follows the first."""
+
+        def reading(_: Any, *arguments: Any) -> Any:
+            with database.read() as conn:
+                found = read(conn, *arguments)
+            if not begun:
+                begun.append(read)
+                assert client.delete(at).status_code == 204
+            return found
+
+        return reading
+
+    def checked(*arguments: Any) -> None:
+        """The completion's own look, under the lock of its content."""
+        monkeypatch.setattr(uploads, "get", read_committed(uploads.get))
+        monkeypatch.setattr(uploads, "ranges", read_committed(uploads.ranges))
+        complete(*arguments)
+
+    complete = matrices._complete
+    monkeypatch.setattr(matrices, "_complete", checked)
+    refused = client.post(f"{at}/complete")
+    assert (refused.status_code, refused.json()["type"]) == (404, "/problems/no-such-matrix")
+    assert begun
+
+
 @pytest.mark.parametrize("method", ["put", "get", "post"])
 def test_a_matrix_that_is_deleted_meanwhile_is_not_there(
     client: InProcess, method: str, monkeypatch: pytest.MonkeyPatch
