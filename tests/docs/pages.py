@@ -10,6 +10,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+#: Pages whose Python is one program from the first block to the last, as in their notebooks.
+RECIPES: Final = tuple(page for page in PAGES if page.parent.name == "recipes")
 #: Languages that a block may have; those of `RUN` are programs.
 RUN: Final = ("sh", "python")
 SHOWN: Final = ("text", "json", "nginx", "yaml")
@@ -57,13 +59,18 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def programs_of(page: Path) -> list[Block]:
-    """Return the programs of a page; Python without an import continues the program before it."""
+    """Return the programs of a page.
+
+    Python without an import, and further Python of a recipe, continues the program before it.
+    """
     programs: list[Block] = []
     for block in blocks_of(page):
         if not block.runs:
             continue
-        if block.language == "python" and not re.search(r"(?m)^(import|from) ", block.text):
-            at = max(i for i, program in enumerate(programs) if program.language == "python")
+        before = [i for i, program in enumerate(programs) if program.language == "python"]
+        begins = re.search(r"(?m)^(import|from) ", block.text) and not (before and page in RECIPES)
+        if block.language == "python" and not begins:
+            at = before[-1]
             programs[at] = replace(programs[at], text=programs[at].text + block.text)
         else:
             programs.append(block)

@@ -1,10 +1,6 @@
 """Every command and program of the documents is run, as a reader would type it."""
 
-import os
 import re
-import shlex
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,48 +8,16 @@ import typer
 
 import hdgemm
 from hdgemm.cli.app import app
-from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, blocks_of, name_of, script_of
-from tests.ports import reserved_port
+from tests.docs.pages import PAGES, RECIPES, ROOT, RUN, SHOWN, blocks_of, name_of
 
-#: Pages that have programs.
-PROGRAMS = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
+#: Pages that have programs; test_recipes.py runs those of recipes.
+PROGRAMS = [
+    page for page in PAGES if page not in RECIPES and any(block.runs for block in blocks_of(page))
+]
 #: Run by `make test-all` only: more than 20 s of processor time each.
 SLOW = ("docs/how-to/service.md", "docs/reference/cli.md")
 #: Orders of matrices that a page shows, and what the test takes in their place.
 SMALLER = {"docs/tutorial.md": {"2000": "400"}}
-
-WAIT = """
-import socket, sys, time
-for attempt in range(4000):
-    try:
-        socket.create_connection(("127.0.0.1", int(sys.argv[1])), 1).close()
-        break
-    except OSError:
-        time.sleep(0.05)
-else:
-    sys.exit("the server does not answer")
-"""
-
-
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory):
-    """A folder with the commands that a reader has installed."""
-    folder = tmp_path_factory.mktemp("bin")
-    for name, arguments in {
-        "hdgemm": "-m hdgemm",
-        "python": "",
-        "wait-for-server": f"-c {shlex.quote(WAIT)}",
-    }.items():
-        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
-        (folder / name).chmod(0o755)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory):
-    """The user's cache folder, of all pages: rates are measured and kernels compiled once."""
-    base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "pages-cache"
 
 
 @pytest.fixture
@@ -81,33 +45,8 @@ def sandbox(tmp_path):
     ],
     ids=name_of,
 )
-def test_the_programs_of_a_page_run(page, sandbox, commands, cache, tmp_path_factory):
-    environment = {
-        **os.environ,
-        "HOME": str(sandbox),
-        "XDG_CACHE_HOME": str(cache),
-        "PATH": f"{commands}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "HDGEMM_DATA_DIR": str(tmp_path_factory.mktemp("service")),
-        "HDGEMM_JOB_NICENESS": "0",
-        "MPLBACKEND": "agg",
-    }
-    environment.pop("HDGEMM_TOKEN", None)
-    with reserved_port() as port:
-        script = script_of(page, port)
-        for shown, taken in SMALLER.get(name_of(page), {}).items():
-            script = script.replace(shown, taken)
-        done = subprocess.run(
-            ["bash", "-c", script],
-            cwd=sandbox,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-    assert done.returncode == 0, f"{done.stderr}\n{done.stdout}"
-    assert "Traceback" not in done.stderr
+def test_the_programs_of_a_page_run(page, sandbox, run_page):
+    run_page(page, sandbox, SMALLER.get(name_of(page), {}))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
