@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from hdgemm.call.input_checks import input_unchanged
-from hdgemm.call.keywords import Call, ReportKeywords, public_call
+from hdgemm.call.keywords import Call, DurableKeywords, ReportKeywords, public_call
 from hdgemm.call.operands import open_matrix
 from hdgemm.call.plans import facts_of
 from hdgemm.call.run import folder_of, open_run
@@ -66,7 +66,7 @@ class PrincipalComponents:
     noise_variance: float
 
 
-@public_call(ReportKeywords)
+@public_call(DurableKeywords)
 def pca(
     x: Any,
     k: int = 6,
@@ -77,7 +77,7 @@ def pca(
     tol: float = 0.0,
     seed: int = 0,
     out: Any = None,
-    **keywords: Unpack[ReportKeywords],
+    **keywords: Unpack[DurableKeywords],
 ) -> PrincipalComponents:
     """Return the k leading principal components of m samples of n features, and their scores.
 
@@ -101,8 +101,10 @@ def pca(
     out
         A tuple (scores, components, mean). Each is an array, a stored matrix or view, or the
         location of a file, which appears when it is complete; None for a new array.
+    checkpoint
+        As in `hdgemm.linalg.svd`: no pass that finds the components is repeated.
     **keywords
-        Keywords of every call, from `options` to `report`.
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from hdgemm.call.input_checks import reads_unchanged
-from hdgemm.call.operands import open_matrix
+from hdgemm.call.operands import absolute, open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
@@ -19,6 +19,7 @@ from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
 from hdgemm.linalg.planning.rows import rows_for, triangle_work
 from hdgemm.linalg.results import Result, open_results, outputs_of
+from hdgemm.linalg.rows.checkpoint import RunLimits, durable_rows, place_of, resumed
 from hdgemm.linalg.rows.column_moments import ColumnMoments
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import NormalProduct, StoredProduct, product_work
@@ -175,6 +176,14 @@ class _Fit(Protocol):
     def parts(self) -> tuple[RowPlan | DensePlan, ...]:
         """The plans of its passes and dense problems."""
 
+    @property
+    def reading(self) -> RowPlan:
+        """The plan of its first pass."""
+
+    @property
+    def limits(self) -> RunLimits:
+        """What decides the plans, for a journal."""
+
     def find(self, passes: Passes) -> tuple[Centred, dict[str, Any]]:
         """Return the decomposition, and facts for the report."""
 
@@ -187,6 +196,7 @@ class _CentredTriangle:
     reading: RowPlan
     dense: DensePlan
     standardize: bool
+    limits: RunLimits
 
     @classmethod
     def of(cls, source: StoredMatrix, run: OpenRun, *, standardize: bool) -> Self:
@@ -194,7 +204,7 @@ class _CentredTriangle:
         rows = TallRows(source, source.dtype.newbyteorder("="), ones=True)
         reading = rows_for(rows.shape, [triangle_work(rows.shape)], folder_of(source), run)
         dense = plan_dense("SVD of R", rows.shape.n, rows.dtype, run, vectors=True)
-        return cls(rows, reading, dense, standardize)
+        return cls(rows, reading, dense, standardize, RunLimits.of(run))
 
     @property
     def parts(self) -> tuple[RowPlan | DensePlan, ...]:
@@ -233,26 +243,30 @@ class _CentredTriplets:
     standardize: bool
 
     @classmethod
-    def of(
-        cls, source: StoredMatrix, run: OpenRun, k: int, tol: float, seed: int, *, standardize: bool
-    ) -> Self:
+    def of(cls, source: StoredMatrix, run: OpenRun, request: Request, block: int | None) -> Self:
         """Plan the means, the iteration with as many passes as are allowed, and the values."""
-        folder, n = folder_of(source), source.shape[1]
+        folder, n, k = folder_of(source), source.shape[1], int(request.n_components)
         rows = TallRows(source, source.dtype.newbyteorder("="))
         shape, dtype = rows.shape, rows.dtype
         extents = plan_krylov(
-            n, k, shape, folder, run, tol=tol, maxiter=None, block=None, seed=seed
-        )
+            n, k, shape, folder, run,
+            tol=request.tol, maxiter=None, block=block, seed=request.seed,
+        )  # fmt: skip
         reading = rows_for(shape, [ColumnMoments(n, dtype).work(shape)], folder, run)
         work = NormalProduct(np.zeros((0, extents.width), dtype)).work(shape)
         application = plan_application(extents, n, work, shape, folder, run)
         iteration = KrylovIteration(rows, extents, application, run)
-        return cls(iteration, reading, ValuePlans.of(shape, k, folder, run), standardize)
+        return cls(iteration, reading, ValuePlans.of(shape, k, folder, run), request.standardize)
 
     @property
     def parts(self) -> tuple[RowPlan | DensePlan, ...]:
         """The plan of each pass, as many as are allowed, and of the values."""
         return (self.reading, *self.iteration.parts, *self.final)
+
+    @property
+    def limits(self) -> RunLimits:
+        """What decides the plans, for a journal."""
+        return self.iteration.limits
 
     def find(self, passes: Passes) -> tuple[Centred, dict[str, Any]]:
         """Return the decomposition, and facts for the report."""
@@ -286,18 +300,17 @@ class PlannedComponents:
     facts: dict[str, Any]
 
     @classmethod
-    def of(cls, source: StoredMatrix, request: Request, run: OpenRun) -> Self:
-        """Check the request and plan it."""
+    def of(
+        cls, source: StoredMatrix, request: Request, run: OpenRun, block: int | None = None
+    ) -> Self:
+        """Check the request and plan it, with a block of Krylov's iteration of some columns."""
         request.check(source)
         n, dtype = source.shape[1], source.dtype.newbyteorder("=")
         fit: _Fit = (
-            _CentredTriplets.of(
-                source, run, int(request.n_components), request.tol, request.seed,
-                standardize=request.standardize,
-            )
+            _CentredTriplets.of(source, run, request, block)
             if request.by_krylov(n)
             else _CentredTriangle.of(source, run, standardize=request.standardize)
-        )  # fmt: skip
+        )
         return cls(source, request, fit, facts_of("pca", source.shape, dtype.name, run.options))
 
     def find(self, passes: Passes) -> tuple[Components, dict[str, Any]]:
@@ -337,10 +350,12 @@ def prepare(
     seed: int = 0,
 ) -> Iterator[Prepared[tuple[Any, Any, Any, Components]]]:
     """Yield scores, components and mean of samples, planned with the pass that forms the scores."""
-    outs = outputs_of(out, ("scores", "components", "mean"))
+    outs = tuple(map(absolute, outputs_of(out, ("scores", "components", "mean"))))
     request = Request(k, svd_solver, tol, seed, standardize)
-    with open_matrix(a) as source, open_run(call) as run:
-        planned = PlannedComponents.of(source, request, run)
+    with open_matrix(a) as source, open_run(call) as opened:
+        run, limits = resumed(call, place_of(outs), opened)
+        block = None if limits is None else limits.block
+        planned = PlannedComponents.of(source, request, run, block)
         k = request.count(np.zeros(0), min(source.shape))
         (m, n), dtype = source.shape, source.dtype.newbyteorder("=")
         results = (
@@ -353,9 +368,16 @@ def prepare(
         forming = rows_for(rows.shape, [work], folder_of(source), run)
         parts = (*planned.fit.parts, forming)
 
+        decisive = {"routine": "pca", "whiten": whiten, **asdict(request), "n_components": k}
+
         def compute() -> tuple[Any, Any, Any, Components]:
-            passes = Passes(run.watch, sum(part.flops for part in parts))
             with ExitStack() as stack:
+                durable = stack.enter_context(
+                    durable_rows(call, place_of(outs), {"A": source}, decisive)
+                )
+                if durable is not None:
+                    durable.begin(planned.fit.reading, planned.fit.limits)
+                passes = Passes(run.watch, sum(part.flops for part in parts), durable)
                 targets = open_results(stack, results, source)
                 scores, components, mean = (target.stored for target in targets)
                 found, facts = planned.find(passes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.call.input_checks import input_unchanged
-from hdgemm.call.keywords import Call, ReportKeywords, public_call
+from hdgemm.call.keywords import Call, DurableKeywords, public_call
 from hdgemm.call.operands import open_columns
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
@@ -18,6 +19,7 @@ from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.linalg.planning.rows import rows_for
 from hdgemm.linalg.results import Result
+from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
 from hdgemm.linalg.rows.sums import Moments, moments_work
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@public_call(ReportKeywords)
+@public_call(DurableKeywords)
 def cov(
     a: Any,
     y: Any = None,
@@ -42,7 +44,7 @@ def cov(
     *,
     dtype: Any = None,
     out: Any = None,
-    **keywords: Unpack[ReportKeywords],
+    **keywords: Unpack[DurableKeywords],
 ) -> Any:
     """Return the covariance matrix of variables, as `numpy.cov`; the matrix is read once.
 
@@ -72,8 +74,10 @@ def cov(
         new array.
     options
         `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces blocks of mb observations.
+    checkpoint
+        As in `lstsq`; `out` must be a file.
     **keywords
-        Keywords of every call, from `options` to `report`.
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -115,7 +119,7 @@ def cov(
     return found if out is not None else found.squeeze()
 
 
-@public_call(ReportKeywords)
+@public_call(DurableKeywords)
 def corrcoef(
     a: Any,
     y: Any = None,
@@ -123,7 +127,7 @@ def corrcoef(
     *,
     dtype: Any = None,
     out: Any = None,
-    **keywords: Unpack[ReportKeywords],
+    **keywords: Unpack[DurableKeywords],
 ) -> Any:
     """Return the correlation coefficients of variables, as `numpy.corrcoef`.
 
@@ -197,6 +201,10 @@ def _checked(name: str, given: Any, observations: int) -> NDArray[np.float64]:
     return weights.astype(np.float64)
 
 
+def _checksum(weights: Any) -> int | None:
+    return None if weights is None else zlib.crc32(np.asarray(weights, np.float64).tobytes())
+
+
 @contextmanager
 def prepare(
     a: Any,
@@ -242,13 +250,27 @@ def _prepare(
         own = weights.of(len(view))
         rows = TallRows(view, np.dtype(kept), ones=True, weights=own, check_finite=False)
         n = view.shape[1]
-        plan = rows_for(rows.shape, [moments_work(rows.shape)], folder_of(source), run)
-        facts = facts_of(name, source.shape, rows.dtype.name, run.options)
         result = Result.of(out, a, source, (n, n), rows.dtype)
+        plan = recorded_rows(call, result.given) or rows_for(
+            rows.shape, [moments_work(rows.shape)], folder_of(source), run
+        )
+        facts = facts_of(name, source.shape, rows.dtype.name, run.options)
+        decisive = {
+            "routine": name,
+            "rowvar": rowvar,
+            "ddof": weights.ddof,
+            "weights": [_checksum(weights.fweights), _checksum(weights.aweights)],
+            "dtype": rows.dtype.name,
+        }
 
         def compute() -> Any:
-            passes = Passes(call.watch, plan.flops)
             with ExitStack() as stack:
+                durable = stack.enter_context(
+                    durable_rows(call, result.given, {"A": source}, decisive)
+                )
+                if durable is not None:
+                    durable.begin(plan)
+                passes = Passes(call.watch, plan.flops, durable)
                 target = result.opened(stack)
                 stack.enter_context(input_unchanged(source, target.stored))
                 moments = _moments(rows, passes, plan)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from hdgemm.call.input_checks import check_reread, input_unchanged
-from hdgemm.call.keywords import Call, ReportKeywords, public_call
-from hdgemm.call.operands import open_matrix
+from hdgemm.call.keywords import Call, DurableKeywords, public_call
+from hdgemm.call.operands import absolute, open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
@@ -20,6 +20,7 @@ from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
 from hdgemm.linalg.planning.rows import RowShape, rows_for, triangle_work, vectors_bytes
 from hdgemm.linalg.results import Result, open_results, outputs_of
+from hdgemm.linalg.rows.checkpoint import durable_rows, place_of, resumed
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import (
     GatheredProduct,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
 
 
-@public_call(ReportKeywords)
+@public_call(DurableKeywords)
 def svds(
     a: Any,
     k: int = 6,
@@ -57,7 +58,7 @@ def svds(
     block: int | None = None,
     seed: int = 0,
     out: Any = None,
-    **keywords: Unpack[ReportKeywords],
+    **keywords: Unpack[DurableKeywords],
 ) -> Any:
     """Return the k largest singular values of an m×n matrix, with their vectors.
 
@@ -90,8 +91,10 @@ def svds(
     report
         Called with the report: ``report.plan`` has ``"passes"``, ``"block"``, and ``"residual"``,
         the largest residual in units of s[0]².
+    checkpoint
+        As in `svd`: no pass of the iteration is repeated.
     **keywords
-        Keywords of every call, from `options` to `report`.
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -137,7 +140,7 @@ def svds(
         return prepared.run()
 
 
-@public_call(ReportKeywords)
+@public_call(DurableKeywords)
 def eigsh(
     a: Any,
     k: int = 6,
@@ -149,7 +152,7 @@ def eigsh(
     block: int | None = None,
     seed: int = 0,
     out: Any = None,
-    **keywords: Unpack[ReportKeywords],
+    **keywords: Unpack[DurableKeywords],
 ) -> Any:
     r"""Return k eigenvalues of a symmetric or Hermitian matrix, with their vectors.
 
@@ -178,8 +181,10 @@ def eigsh(
         A tuple (w, V), or w without vectors, as in `svds`.
     report
         Called with the report: ``report.plan`` has ``"passes"``, ``"block"`` and ``"residual"``.
+    checkpoint
+        As in `svd`: no pass of the iteration is repeated.
     **keywords
-        Keywords of every call, from `options` to `report`.
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -237,13 +242,16 @@ def prepare_svds(
     if which != "LM":
         raise InputError(f"which must be 'LM': svds finds the largest values, got {which!r}")
     outs = outputs_of(out, ("U", "s", "Vh")) if vectors else (None, out, None)
-    with open_matrix(a) as source, open_run(call) as run:
+    outs = tuple(map(absolute, outs))
+    with open_matrix(a) as source, open_run(call) as opened:
+        run, limits = resumed(call, place_of(outs), opened)
+        recorded = block if limits is None else limits.block
         view, wide = tall_view(source)
         rows = TallRows(view, source.dtype.newbyteorder("="), transposed=wide)
         (m, n), dtype, folder, shape = source.shape, rows.dtype, folder_of(source), rows.shape
         order = view.shape[1]
         extents = plan_krylov(
-            order, k, shape, folder, run, tol=tol, maxiter=maxiter, block=block, seed=seed
+            order, k, shape, folder, run, tol=tol, maxiter=maxiter, block=recorded, seed=seed
         )
         k = extents.k
         results = (
@@ -265,7 +273,8 @@ def prepare_svds(
         facts = facts_of("svds", source.shape, dtype.name, run.options)
         iteration = KrylovIteration(rows, extents, application, run)
         plan = JointPlan(facts, (*iteration.parts, *final))
-        found = _LeadingTriplets(source, wide, iteration, results, final, facts)
+        decisive = extents.decisive("svds", block) | {"vectors": vectors}
+        found = _LeadingTriplets(source, wide, iteration, results, final, call, facts, decisive)
         yield Prepared(plan, found.run)
 
 
@@ -301,12 +310,20 @@ class _LeadingTriplets:
     iteration: KrylovIteration
     results: tuple[Result, Result, Result]
     final: ValuePlans | _VectorPlans
+    call: Call
     facts: dict[str, Any]
+    decisive: dict[str, Any]
 
     def run(self) -> Any:
         """Compute and store the results, and return them."""
-        plans = (*self.iteration.parts, *self.final)
-        passes = Passes(self.iteration.how.watch, sum(plan.flops for plan in plans))
+        place, iteration = place_of([each.given for each in self.results]), self.iteration
+        with durable_rows(self.call, place, {"A": self.source}, self.decisive) as durable:
+            if durable is not None:
+                durable.begin(iteration.application, iteration.limits)
+            flops = sum(plan.flops for plan in (*iteration.parts, *self.final))
+            return self._stored(Passes(iteration.how.watch, flops, durable))
+
+    def _stored(self, passes: Passes) -> Any:
         pairs, facts = self.iteration.run(passes, NormalProduct, largest)
         v = np.ascontiguousarray(pairs.vectors)
         if isinstance(self.final, ValuePlans):
@@ -366,8 +383,10 @@ def prepare_eigsh(
     """Yield eigenpairs, planned with as many passes as are allowed."""
     if which not in CHOICES:
         raise InputError(f"which must be one of {', '.join(CHOICES)}, got {which!r}")
-    outs = outputs_of(out, ("w", "V")) if vectors else (out, None)
-    with open_matrix(a) as source, open_run(call) as run:
+    outs = tuple(map(absolute, outputs_of(out, ("w", "V")) if vectors else (out, None)))
+    with open_matrix(a) as source, open_run(call) as opened:
+        run, limits = resumed(call, place_of(outs), opened)
+        recorded = block if limits is None else limits.block
         m, n = source.shape
         if m != n:
             raise InputError(f"A is {m}×{n}: eigsh takes square matrices", shape=source.shape)
@@ -377,7 +396,7 @@ def prepare_eigsh(
         rows = TallRows(view, source.dtype.newbyteorder("="), transposed=turned)
         dtype, folder, shape = rows.dtype, folder_of(source), rows.shape
         extents = plan_krylov(
-            n, k, shape, folder, run, tol=tol, maxiter=maxiter, block=block, seed=seed
+            n, k, shape, folder, run, tol=tol, maxiter=maxiter, block=recorded, seed=seed
         )
         results = (
             Result.of(outs[0], a, source, (extents.k,), np.zeros(0, dtype).real.dtype),
@@ -388,8 +407,15 @@ def prepare_eigsh(
         facts = facts_of("eigsh", source.shape, dtype.name, run.options)
         iteration = KrylovIteration(rows, extents, application, run)
 
+        decisive = extents.decisive("eigsh", block) | {"vectors": vectors, "which": which}
+
         def compute() -> Any:
-            passes = Passes(run.watch, application.flops * extents.passes)
+            with durable_rows(call, place_of(outs), {"A": source}, decisive) as durable:
+                if durable is not None:
+                    durable.begin(application, iteration.limits)
+                return store(Passes(run.watch, application.flops * extents.passes, durable))
+
+        def store(passes: Passes) -> Any:
             pairs, found = iteration.run(passes, lambda q: GatheredProduct(q, n), CHOICES[which])
             order = np.argsort(pairs.values)
             v = pairs.vectors[:, order]

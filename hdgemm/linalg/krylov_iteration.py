@@ -12,6 +12,7 @@ from scipy.linalg import LinAlgWarning
 from hdgemm.call.run import folder_of
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.rows.checkpoint import RunLimits
 from hdgemm.linalg.rows.krylov import KrylovBasis
 from hdgemm.linalg.rows.sums import Norm
 from hdgemm.linalg.rows.tsqr import ProjectedTriangle
@@ -89,6 +90,11 @@ class KrylovIteration:
         """The plan of each pass, as many as are allowed."""
         return (self.application,) * self.plan.passes
 
+    @property
+    def limits(self) -> RunLimits:
+        """What decides these plans, for a journal."""
+        return RunLimits.of(self.how, self.plan.width)
+
     def run(
         self,
         passes: Passes,
@@ -106,6 +112,7 @@ class KrylovIteration:
         n = rows.a.shape[1]
         basis = KrylovBasis(n, plan.width, plan.basis, rows.dtype, plan.seed, choice)
         while count < plan.passes:
+            basis.block = passes.keep(lambda: basis.block)
             product = apply(basis.block)
             passes.reduce(rows, [product], self.application)
             count += 1

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.call.input_checks import check_reread, input_unchanged
-from hdgemm.call.keywords import Call, ReportKeywords, public_call
-from hdgemm.call.operands import open_matrix
+from hdgemm.call.keywords import Call, DurableKeywords, public_call
+from hdgemm.call.operands import absolute, open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
@@ -19,6 +19,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.rows import rows_for, triangle_work, vectors_bytes
 from hdgemm.linalg.results import Result
+from hdgemm.linalg.rows.checkpoint import RunLimits, durable_rows, resumed
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import StoredProduct, product_work
 from hdgemm.linalg.rows.source import TallRows, tall_view
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
 
 
-@public_call(ReportKeywords)
+@public_call(DurableKeywords)
 def pinv(
     a: Any,
     *,
@@ -44,7 +45,7 @@ def pinv(
     return_rank: bool = False,
     check_finite: bool = True,
     out: Any = None,
-    **keywords: Unpack[ReportKeywords],
+    **keywords: Unpack[DurableKeywords],
 ) -> Any:
     """Return the pseudoinverse (n×m) of an m×n matrix, as `scipy.linalg.pinv`; A is read twice.
 
@@ -64,8 +65,10 @@ def pinv(
         None for a new array. Of a tall A a new .npy file is column-major.
     options
         `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces blocks of mb rows.
+    checkpoint
+        As in `svd`; `out` must be a file.
     **keywords
-        Keywords of every call, from `options` to `report`.
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -106,7 +109,9 @@ def prepare(
         number: Any = given
         if number is not None and not (isinstance(number, Real) and float(number) >= 0):
             raise InputError(f"{name} must be a number that is not negative, got {given!r}")
-    with open_matrix(a) as source, open_run(call) as run:
+    out = absolute(out)
+    with open_matrix(a) as source, open_run(call) as opened:
+        run, _ = resumed(call, out, opened)
         view, wide = tall_view(source)
         rows = TallRows(
             view, source.dtype.newbyteorder("="), check_finite=check_finite, transposed=wide
@@ -119,7 +124,7 @@ def prepare(
         facts = facts_of("pinv", source.shape, dtype.name, run.options)
         relative = max(m, n) * np.finfo(dtype).eps if rtol is None else rtol
         tolerances = atol or 0.0, float(relative)
-        found = _PseudoInverse(source, rows, wide, result, plans, tolerances, run, facts)
+        found = _PseudoInverse(source, rows, wide, result, plans, tolerances, run, call, facts)
         yield Prepared(JointPlan(facts, plans), found.run)
 
 
@@ -147,13 +152,23 @@ class _PseudoInverse:
     plans: tuple[RowPlan, DensePlan, RowPlan]
     tolerances: tuple[float, float]
     how: OpenRun
+    call: Call
     facts: dict[str, Any]
 
     def run(self) -> tuple[Any, int]:
         """Compute and store the pseudoinverse; return it and the rank."""
         reading, dense, multiplying = self.plans
-        passes = Passes(self.how.watch, sum(plan.flops for plan in self.plans))
+        decisive = {
+            "routine": "pinv",
+            "tolerances": list(self.tolerances),
+            "check_finite": self.rows.check_finite,
+        }
+        place, inputs = self.result.given, {"A": self.source}
         with ExitStack() as stack:
+            durable = stack.enter_context(durable_rows(self.call, place, inputs, decisive))
+            if durable is not None:
+                durable.begin(reading, RunLimits.of(self.how))
+            passes = Passes(self.how.watch, sum(plan.flops for plan in self.plans), durable)
             target = self.result.opened(stack)
             stack.enter_context(input_unchanged(self.source, target.stored))
             triangle = Triangle.zeros(dense.n, 0, self.rows.dtype)

@@ -220,7 +220,7 @@ class _Ridge:
 
     def run(self, facts: dict[str, Any]) -> RidgeFit:
         """Reduce the rows, solve for all alphas, and store the coefficients."""
-        passes = Passes(self.call.watch, sum(plan.flops for plan in self.plans))
+        flops = sum(plan.flops for plan in self.plans)
         place = None if self.result is None else self.result.given
         inputs = {"A": self.rows.a, "b": self.rhs.matrix}
         with durable_rows(self.call, place, inputs, self._facts()) as durable:
@@ -229,7 +229,8 @@ class _Ridge:
             shift = estimated_mean(self.rows.a, self.rows.dtype) if self.rows.ones else None
             rows = replace(self.rows, shift=shift)
             found = Triangle.zeros(rows.shape.n, rows.shape.p, rows.dtype)
-            passes.reduce(rows, [found], self.plans[0], checkpoint=durable)
+            passes = Passes(self.call.watch, flops, durable)
+            passes.reduce(rows, [found], self.plans[0])
             fit = passes.dense(self.plans[1], lambda: self._fit(found, shift))
             self._store(fit.x)
         passes.finish(facts)

@@ -10,8 +10,8 @@ import numpy as np
 import scipy.linalg
 
 from hdgemm.call.input_checks import check_reread
-from hdgemm.call.keywords import Call, ReportKeywords, public_call
-from hdgemm.call.operands import open_matrix
+from hdgemm.call.keywords import Call, DurableKeywords, public_call
+from hdgemm.call.operands import absolute, open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
@@ -19,6 +19,7 @@ from hdgemm.errors import InputError, InputTypeError
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.rows import rows_for, triangle_work, vectors_bytes
 from hdgemm.linalg.results import Result, open_results, outputs_of
+from hdgemm.linalg.rows.checkpoint import RunLimits, durable_rows, place_of, resumed
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import product_work
 from hdgemm.linalg.rows.source import TallRows, tall_view
@@ -43,7 +44,7 @@ _DRIVERS: Final = ("gesdd", "gesvd")
 _METHODS: Final = ("tsqr", "gram")
 
 
-@public_call(ReportKeywords)
+@public_call(DurableKeywords)
 def svdvals(
     a: Any,
     overwrite_a: bool = False,  # noqa: ARG001 - SciPy's argument, a permission
@@ -51,7 +52,7 @@ def svdvals(
     *,
     method: str = "tsqr",
     out: Any = None,
-    **keywords: Unpack[ReportKeywords],
+    **keywords: Unpack[DurableKeywords],
 ) -> NDArray[Any]:
     """Return the singular values of an m×n matrix, in descending order; A is read once.
 
@@ -72,8 +73,10 @@ def svdvals(
         array.
     options
         `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces blocks of mb rows.
+    checkpoint
+        As in `lstsq`; `out` must be a file.
     **keywords
-        Keywords of every call, from `options` to `report`.
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -98,7 +101,7 @@ def svdvals(
         return prepared.run()
 
 
-@public_call(ReportKeywords)
+@public_call(DurableKeywords)
 def svd(
     a: Any,
     full_matrices: bool = False,
@@ -108,7 +111,7 @@ def svd(
     lapack_driver: str = "gesdd",
     *,
     out: Any = None,
-    **keywords: Unpack[ReportKeywords],
+    **keywords: Unpack[DurableKeywords],
 ) -> Any:
     """Return the singular value decomposition A = U·diag(s)·Vh of an m×n matrix.
 
@@ -140,8 +143,10 @@ def svd(
     report
         Called with the report: ``report.plan["condition"]`` is s[0]/s[-1], and
         ``report.plan["passes"]`` the number of passes.
+    checkpoint
+        As in `svdvals`, beside the first file of `out`; the pass of TSQR is not repeated.
     **keywords
-        Keywords of every call, from `options` to `report`.
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -184,7 +189,9 @@ def prepare_values(
     """Yield the singular values, planned."""
     if method not in _METHODS:
         raise InputError(f"method must be one of {_METHODS}, got {method!r}")
-    with open_matrix(a) as source, open_run(call) as run:
+    out = absolute(out)
+    with open_matrix(a) as source, open_run(call) as opened:
+        run, _ = resumed(call, out, opened)
         view, wide = tall_view(source)
         dtype = source.dtype.newbyteorder("=")
         rows = TallRows(view, dtype, check_finite=check_finite, transposed=wide)
@@ -196,10 +203,14 @@ def prepare_values(
         facts = facts_of("svdvals", source.shape, dtype.name, run.options)
         plan = JointPlan(facts, (reading, dense))
         values = Result.of(out, a, source, (n,), _real(dtype))
+        decisive = {"routine": "svdvals", "method": method, "check_finite": check_finite}
 
         def compute() -> NDArray[Any]:
-            passes = Passes(call.watch, reading.flops + dense.flops)
             with ExitStack() as stack:
+                durable = stack.enter_context(durable_rows(call, out, {"A": source}, decisive))
+                if durable is not None:
+                    durable.begin(reading, RunLimits.of(run))
+                passes = Passes(call.watch, reading.flops + dense.flops, durable)
                 (target,) = open_results(stack, (values,), source)
                 find = _gram_values if method == "gram" else _triangle_values
                 s = find(rows, reading, dense, passes)
@@ -254,8 +265,9 @@ def prepare(
         raise InputTypeError(f"lapack_driver must be a text, got {driver!r}")
     if driver not in _DRIVERS:
         raise InputError(f"lapack_driver must be one of {_DRIVERS}, got {driver!r}")
-    outs = outputs_of(out, ("U", "s", "Vh"))
-    with open_matrix(a) as source, open_run(call) as run:
+    outs = tuple(map(absolute, outputs_of(out, ("U", "s", "Vh"))))
+    with open_matrix(a) as source, open_run(call) as opened:
+        run, _ = resumed(call, place_of(outs), opened)
         _check_full(source, full=full_matrices)
         view, wide = tall_view(source)
         rows = TallRows(
@@ -277,7 +289,7 @@ def prepare(
             rows_for(rows.shape, [multiplying], folder, run),
         )
         facts = facts_of("svd", source.shape, dtype.name, run.options)
-        found = _Decomposition(source, rows, wide, results, plans, driver, run, facts)
+        found = _Decomposition(source, rows, wide, results, plans, driver, run, call, facts)
         yield Prepared(JointPlan(facts, plans), found.run)
 
 
@@ -303,12 +315,22 @@ class _Decomposition:
     plans: tuple[RowPlan, DensePlan, RowPlan]
     driver: str
     how: OpenRun
+    call: Call
     facts: dict[str, Any]
 
     def run(self) -> tuple[Any, Any, Any]:
         """Compute and store the three results, and return them."""
-        passes = Passes(self.how.watch, sum(plan.flops for plan in self.plans))
+        decisive = {
+            "routine": "svd",
+            "driver": self.driver,
+            "check_finite": self.rows.check_finite,
+        }
+        place, inputs = place_of([each.given for each in self.results]), {"A": self.source}
         with ExitStack() as stack:
+            durable = stack.enter_context(durable_rows(self.call, place, inputs, decisive))
+            if durable is not None:
+                durable.begin(self.plans[0], RunLimits.of(self.how))
+            passes = Passes(self.how.watch, sum(plan.flops for plan in self.plans), durable)
             targets = open_results(stack, self.results, self.source)
             u, s, vh = (target.stored for target in targets)
             tall = TallSvd(self.rows, self.plans, self.driver, folder_of(self.source), self.how)

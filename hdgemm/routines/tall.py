@@ -78,6 +78,7 @@ ROUTINES: Final = (
                 name="s", help="Where the values go.", shape=extents("k"), dtype="real", option=OUT
             ),
         ),
+        durable=True,
         examples=(
             "hdgemm svdvals T.npy --out s.npy",
             "hdgemm svdvals T.npy --out s.npy --method gram --host-memory 2GB",
@@ -95,6 +96,7 @@ ROUTINES: Final = (
             Output(name="s", help="Where the values go.", shape=extents("k"), dtype="real"),
             Output(name="vh", help="Where Vh goes.", shape=extents("k", "n")),
         ),
+        durable=True,
         examples=(
             "hdgemm svd T.npy --out U.npy --s s.npy --vh Vh.npy",
             "hdgemm svd T.npy --out U.npy --s s.npy --vh Vh.npy --dry-run",
@@ -113,6 +115,7 @@ ROUTINES: Final = (
             Output(name="s", help="Where the values go.", shape=_with_k("k"), dtype="real"),
             Output(name="vh", help="Where Vh goes.", shape=_with_k("k", "n")),
         ),
+        durable=True,
         examples=(
             "hdgemm svds T.npy --out U.npy --s s.npy --vh Vh.npy --k 3",
             "hdgemm svds T.npy --out U.npy --s s.npy --vh Vh.npy --k 3 --tol 1e-6",
@@ -141,6 +144,7 @@ ROUTINES: Final = (
             ),
             Output(name="v", help="Where the vectors go.", shape=_with_k("n", "k")),
         ),
+        durable=True,
         examples=(
             "hdgemm eigsh S.npy --out w.npy --v V.npy --k 3",
             "hdgemm eigsh S.npy --out w.npy --v V.npy --k 3 --which LA",
@@ -190,6 +194,7 @@ ROUTINES: Final = (
                 for name in ("explained_variance", "explained_variance_ratio", "singular_values")
             ),
         ),
+        durable=True,
         examples=(
             "hdgemm pca T.npy --out scores.npy --components V.npy --k 10",
             "hdgemm pca T.npy --out scores.npy --k 2 --standardize --host-memory 2GB",
@@ -213,6 +218,7 @@ ROUTINES: Final = (
             ),
         ),
         outputs=(Output(name="c", help="Where C goes.", shape=_variables, option=OUT),),
+        durable=True,
         examples=(
             "hdgemm cov T.npy --out C.npy",
             "hdgemm cov T.npy --out C.npy --ddof 0 --host-memory 2GB",
@@ -227,6 +233,7 @@ ROUTINES: Final = (
         operands=(_A,),
         parameters=(_ROWVAR,),
         outputs=(Output(name="c", help="Where C goes.", shape=_variables, option=OUT),),
+        durable=True,
         examples=(
             "hdgemm corrcoef T.npy --out C.npy",
             "hdgemm corrcoef T.npy --out C.npy --dry-run",
@@ -240,6 +247,7 @@ ROUTINES: Final = (
         prepare="hdgemm.linalg.pinv:prepare",
         operands=(_A,),
         outputs=(Output(name="x", help="Where X goes.", shape=extents("n", "m"), option=OUT),),
+        durable=True,
         examples=(
             "hdgemm pinv T.npy --out X.npy",
             "hdgemm pinv T.npy --out X.npy --host-memory 2GB",

@@ -55,6 +55,17 @@ class KrylovPlan:
     tolerance: float
     seed: int
 
+    def decisive(self, routine: str, block: Any) -> dict[str, Any]:
+        """Return what decides the pairs of a routine, for a journal; `block` as it was given."""
+        return {
+            "routine": routine,
+            "k": self.k,
+            "tolerance": self.tolerance,
+            "passes": self.passes,
+            "seed": self.seed,
+            "block": None if block is None else int(block),
+        }
+
 
 def plan_krylov(
     n: int,

@@ -1,17 +1,22 @@
-"""A durable pass over rows: what each core has reduced is recorded beside the output.
+"""Durable passes over rows: what each core has reduced is recorded beside the output.
 
-The journal has the command and the plan. Each core replaces its own file with the arrays that its
-blocks of rows are reduced to, and the number of blocks, from time to time; later blocks are reduced
-again. A reducer needs no journal of its own::
+The journal has the command, the plan of the first pass and the limits of the run. Each core
+replaces its own file with the arrays that its blocks of rows are reduced to, and the number of
+blocks, from time to time; later blocks are reduced again. The result of a pass replaces the files
+of its cores. A run that goes on makes the same passes in the same order: finished ones take their
+recorded results and read nothing. A reducer needs no journal of its own::
 
     with durable_rows(call, out, {"A": a}, {"routine": "svd"}) as durable:
         if durable is not None:
             durable.begin(plan)                 # or goes on with `durable.plan`
-        ...                                     # in the thread of each core:
-        done, arrays = durable.load(core)       # (0, {}) at the start
-        for number in range(done, blocks):
-            ...                                 # reduces a block to small arrays
-            durable.note(core, number + 1, arrays)
+        durable.next_pass(plan)
+        if (arrays := durable.finished()) is None:
+            ...                                 # in the thread of each core:
+            done, arrays = durable.load(core)   # (0, {}) at the start
+            for number in range(done, blocks):
+                ...                             # reduces a block to small arrays
+                durable.note(core, number + 1, arrays)
+            durable.finish(arrays)              # of all cores
 """
 
 from __future__ import annotations
@@ -21,8 +26,8 @@ import time
 import zipfile
 import zlib
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -32,6 +37,7 @@ from hdgemm.durable.place import ResultPlace
 from hdgemm.durable.run import JournaledRun
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.rows import RowPlan
+from hdgemm.machine.limits import cores, host_bytes
 from hdgemm.matrices.companions import CompanionFiles
 from hdgemm.matrices.files import open_regular
 from hdgemm.matrices.location import parse_location
@@ -39,13 +45,14 @@ from hdgemm.product.target import is_location
 from hdgemm.report import Resumption
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from hdgemm.call.keywords import Call
+    from hdgemm.call.run import OpenRun
     from hdgemm.durable.place import Checkpointing
     from hdgemm.linalg.checkpoint import Command
     from hdgemm.matrices.stored import StoredMatrix
@@ -54,8 +61,11 @@ if TYPE_CHECKING:
 _INTERVAL: Final = 20.0
 #: Name of the count of reduced blocks, beside the arrays of a core.
 _DONE: Final = "done"
-#: Name of the plan in the journal.
+#: Name of the extents of a plan, beside the arrays of a core or a pass.
+_BLOCKS: Final = "blocks"
+#: Names of the plan of the first pass and of the limits of the run in the journal.
 _PLAN: Final = "rows"
+_LIMITS: Final = "limits"
 
 
 @dataclass(slots=True)
@@ -75,21 +85,67 @@ def durable_rows(
     return RowCheckpoint(call.checkpoint, out, matrices, facts, restart=call.restart)
 
 
+class RunLimits(NamedTuple):
+    """What decides the plans of all passes of a run, and with them the bits of its result.
+
+    Parameters
+    ----------
+    host_memory, threads
+        Bytes, and cores that a pass may use.
+    block
+        Columns of a block of a Krylov iteration; None for other runs.
+    """
+
+    host_memory: int
+    threads: int
+    block: int | None = None
+
+    @classmethod
+    def of(cls, run: OpenRun, block: int | None = None) -> Self:
+        """Return the limits of a run."""
+        return cls(host_bytes(run.options), run.options.threads or cores(), block)
+
+    def applied(self, run: OpenRun) -> OpenRun:
+        """Return a run with these limits."""
+        options = replace(run.options, host_memory=self.host_memory, threads=self.threads)
+        return run._replace(options=options)
+
+
 def recorded_rows(call: Call, out: Any) -> RowPlan | None:
     """Return the plan of the earlier run that a durable call goes on with; None without one."""
+    found = _recorded_plan(call, out)
+    return None if found is None else RowPlan(**found[_PLAN])
+
+
+def resumed(call: Call, out: Any, run: OpenRun) -> tuple[OpenRun, RunLimits | None]:
+    """Return a run under the limits of the earlier one that it goes on with, and these limits.
+
+    A run that goes on with none is returned as it is, with None.
+    """
+    found = _recorded_plan(call, out)
+    if found is None or _LIMITS not in found:
+        return run, None
+    limits = RunLimits(**found[_LIMITS])
+    return limits.applied(run), limits
+
+
+def _recorded_plan(call: Call, out: Any) -> Mapping[str, Any] | None:
     if call.checkpoint is False or call.restart:
         return None
     path = _place(out).journal_at(call.checkpoint)
     earlier = EarlierRun.at(path)
-    if earlier is None:
-        return None
-    return _plan_of(path, earlier)
+    return None if earlier is None else _plan_of(path, earlier)
 
 
-def _plan_of(path: Path, earlier: EarlierRun) -> RowPlan:
+def _plan_of(path: Path, earlier: EarlierRun) -> Mapping[str, Any]:
     if not isinstance(earlier.plan, dict) or _PLAN not in earlier.plan:
         raise InputError(f"{path} is no journal of a reduction of rows")
-    return RowPlan(**earlier.plan[_PLAN])
+    return earlier.plan
+
+
+def place_of(outs: Sequence[Any]) -> Any:
+    """Return the first location among the places of results, beside which a journal is kept."""
+    return next((out for out in outs if is_location(out)), None)
 
 
 def _place(out: Any) -> ResultPlace:
@@ -99,7 +155,7 @@ def _place(out: Any) -> ResultPlace:
 
 
 class RowCheckpoint(JournaledRun):
-    """A reduction of rows that an interrupted run can resume; a context manager.
+    """Reductions of rows that an interrupted run can resume; a context manager.
 
     Parameters
     ----------
@@ -117,9 +173,7 @@ class RowCheckpoint(JournaledRun):
     Attributes
     ----------
     plan
-        Plan of the earlier run; None without one.
-    kept
-        Blocks of rows that were reduced already.
+        Plan of the first pass of the earlier run; None without one.
 
     Raises
     ------
@@ -138,7 +192,7 @@ class RowCheckpoint(JournaledRun):
     ) -> None:
         self._recorded: dict[int, _Recorded] = {}
         self.plan: RowPlan | None = None
-        self.kept = 0
+        self._pass, self._blocks = -1, np.zeros(2, np.int64)
         place = _place(out)
         inputs = {name: each.operand for name, each in matrices.items()}
         identity = Identity.of(facts["routine"], facts, inputs, place)
@@ -146,7 +200,7 @@ class RowCheckpoint(JournaledRun):
 
     def _open(self) -> None:
         if self.earlier is not None:
-            self.plan = _plan_of(self.path, self.earlier)
+            self.plan = RowPlan(**_plan_of(self.path, self.earlier)[_PLAN])
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Remove a run that succeeded; else as other runs."""
@@ -158,12 +212,42 @@ class RowCheckpoint(JournaledRun):
     def _keeps_parts(self) -> bool:
         return bool(self.place.work_files())
 
-    def begin(self, plan: RowPlan) -> None:
-        """Record the plan of a new run; one that goes on has the earlier run's."""
+    def begin(self, plan: RowPlan, limits: RunLimits | None = None) -> None:
+        """Record the plan and the limits of a new run; one that goes on has the earlier run's."""
         if self.plan is None:
             self.place.remove_work()
             self.plan = plan
-        self.start({_PLAN: self.plan._asdict()})
+        found: dict[str, Any] = {_PLAN: self.plan._asdict()}
+        self.start(found if limits is None else found | {_LIMITS: limits._asdict()})
+
+    def keep(self, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """Return the array that an earlier run recorded before its next pass, else record one.
+
+        What a pass multiplies by must be the same array for all blocks, whatever the rounding
+        errors of the dense problems that it comes from.
+        """
+        path = self.place.work(f".start{self._pass + 1}.npz")
+        found = _read(path)
+        if found is None or "array" not in found:
+            found = {"array": make()}
+            _write(path, found)
+        return found["array"]
+
+    def next_pass(self, plan: RowPlan) -> None:
+        """Begin the next pass: what follows is recorded and found by its number."""
+        self._pass += 1
+        self._blocks = np.array([plan.rows, plan.cores])
+        self._recorded.clear()
+
+    def finished(self) -> Mapping[str, NDArray[Any]] | None:
+        """Return the result of this pass in an earlier run; None where it had not ended."""
+        return self._read_pass(self._result_path)
+
+    def finish(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Record the result of this pass; the records of its cores go."""
+        _write(self._result_path, {**arrays, _BLOCKS: self._blocks})
+        for core in self._recorded:
+            self._path(core).unlink(missing_ok=True)
 
     def load(self, core: int) -> tuple[int, Mapping[str, NDArray[Any]]]:
         """Return how many blocks a core has reduced, and its arrays by name: (0, {}) without any.
@@ -171,17 +255,10 @@ class RowCheckpoint(JournaledRun):
         A damaged record counts as none: the blocks are reduced again.
         """
         self._recorded[core] = _Recorded(time.monotonic())
-        path = self._path(core)
-        if not path.exists():
+        arrays = self._read_pass(self._path(core))
+        if arrays is None or _DONE not in arrays:
             return 0, {}
-        try:
-            with os.fdopen(open_regular(path), "rb") as stream, np.load(stream) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-                done = int(arrays.pop(_DONE))
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
-            return 0, {}
-        self.kept += done
-        return done, arrays
+        return int(arrays.pop(_DONE)), arrays
 
     def note(self, core: int, done: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Record a core's arrays by name, where the last record was long enough ago."""
@@ -189,14 +266,40 @@ class RowCheckpoint(JournaledRun):
         now = time.monotonic()
         if now - recorded.at < _INTERVAL * recorded.took:
             return
-        stored = {**arrays, _DONE: done}
-        with CompanionFiles() as files:
-            files.add(self._path(core), lambda stream: np.savez(stream, **stored))  # type: ignore[arg-type]
+        _write(self._path(core), {**arrays, _DONE: np.array(done), _BLOCKS: self._blocks})
         self._recorded[core] = _Recorded(time.monotonic(), time.monotonic() - now)
 
-    def _path(self, core: int) -> Path:
-        return self.place.work(f".rows{core}.npz")
+    def _read_pass(self, path: Path) -> dict[str, NDArray[Any]] | None:
+        """Return the arrays of a record of this pass; None where another plan made them."""
+        found = _read(path)
+        if found is None or not np.array_equal(found.pop(_BLOCKS, ()), self._blocks):
+            return None
+        return found
 
-    def resumption(self, blocks: int) -> Resumption:
-        """Return how many of the blocks of rows an earlier run had reduced."""
-        return Resumption(str(self.path), blocks, self.kept)
+    def _path(self, core: int) -> Path:
+        return self.place.work(f".rows{self._pass}-{core}.npz")
+
+    @property
+    def _result_path(self) -> Path:
+        return self.place.work(f".pass{self._pass}.npz")
+
+    def resumption(self, blocks: int, kept: int) -> Resumption:
+        """Return how many of the blocks of rows of a pass an earlier run had reduced."""
+        return Resumption(str(self.path), blocks, kept)
+
+
+def _write(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Replace a file of arrays."""
+    with CompanionFiles() as files:
+        files.add(path, lambda stream: np.savez(stream, **arrays))  # type: ignore[arg-type]
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]] | None:
+    """Return the arrays of a file; None where it is missing or damaged."""
+    if not path.exists():
+        return None
+    try:
+        with os.fdopen(open_regular(path), "rb") as stream, np.load(stream) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
+        return None

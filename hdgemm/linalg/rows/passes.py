@@ -11,6 +11,8 @@ from hdgemm.linalg.rows.row_pass import RowPass
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.rows import RowPlan
     from hdgemm.linalg.rows.checkpoint import RowCheckpoint
@@ -30,10 +32,14 @@ class Passes:
         Told of the whole.
     flops
         Floating-point operations of the whole, as far as they are known beforehand.
+    checkpoint
+        The durable run that this is, which records all passes but those that store rows; None
+        without one.
     """
 
-    def __init__(self, watch: Watch, flops: int) -> None:
+    def __init__(self, watch: Watch, flops: int, checkpoint: RowCheckpoint | None = None) -> None:
         self._runs = RunSequence(watch, flops)
+        self._checkpoint = checkpoint
 
     def reduce(
         self,
@@ -42,11 +48,16 @@ class Passes:
         plan: RowPlan,
         *,
         reverse: bool = False,
-        checkpoint: RowCheckpoint | None = None,
     ) -> None:
         """Execute one pass; parameters as for `RowPass`."""
         watch = self._runs.next(plan.flops)
-        RowPass(rows, reducers, plan, watch, reverse=reverse, checkpoint=checkpoint).run()
+        stores = any(reducer.target is not None for reducer in reducers)
+        durable = None if stores else self._checkpoint
+        RowPass(rows, reducers, plan, watch, reverse=reverse, checkpoint=durable).run()
+
+    def keep(self, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """Return what `make` returns, of a durable run the same array when it goes on."""
+        return make() if self._checkpoint is None else self._checkpoint.keep(make)
 
     def dense(self, plan: DensePlan, compute: Callable[[], _T]) -> _T:
         """Return what `compute` returns, timed as the phase ``"svd"``."""

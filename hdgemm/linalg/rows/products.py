@@ -185,16 +185,21 @@ class GatheredProduct(Reducer):
         n×k, in the dtype of the blocks.
     m
         Rows of A.
+    y
+        The product of all cores; None for a new one.
 
     Attributes
     ----------
     y
         The product, of all cores.
+    places
+        The first row and the one behind the last row of each block of this core.
     """
 
-    def __init__(self, q: NDArray[Any], m: int) -> None:
+    def __init__(self, q: NDArray[Any], m: int, y: NDArray[Any] | None = None) -> None:
         self._q = q
-        self.y = np.zeros((m, q.shape[1]), q.dtype, "F")
+        self.y = np.zeros((m, q.shape[1]), q.dtype, "F") if y is None else y
+        self.places: list[tuple[int, int]] = []
 
     def work(self, shape: RowShape) -> RowWork:
         """Return the work of the product."""
@@ -207,22 +212,30 @@ class GatheredProduct(Reducer):
             shared_bytes=(shape.m + shape.n) * k * itemsize,
         )
 
-    def fresh(self, core: int) -> Self:  # noqa: ARG002 - all cores store into one product
-        """Return the same product."""
-        return self
+    def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
+        """Return a reducer for other rows of the same product."""
+        return type(self)(self._q, len(self.y), self.y)
 
     def update(self, block: RowBlock) -> None:
         """Store a block's rows."""
-        multiply_rows(block.a, [self._q], self.y[block.first : block.first + len(block.a)])
+        place = block.first, block.first + len(block.a)
+        multiply_rows(block.a, [self._q], self.y[slice(*place)])
+        self.places.append(place)
 
     def combine(self, other: Self) -> None:
-        """Do nothing: all rows are stored."""
+        """Take over the rows of another core: they are stored."""
+        self.places += other.places
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The product."""
-        return {"y": self.y}
+        """The rows of the product that are computed, and their places."""
+        rows = [self.y[slice(*place)] for place in self.places]
+        places = np.array(self.places, np.int64).reshape(-1, 2)
+        return {"places": places, "rows": np.concatenate([self.y[:0], *rows])}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take the recorded rows."""
-        self.y[...] = arrays["y"]
+        self.places, done = [(int(first), int(last)) for first, last in arrays["places"]], 0
+        for first, last in self.places:
+            self.y[first:last] = arrays["rows"][done : done + last - first]
+            done += last - first

@@ -99,6 +99,25 @@ class RowPass:
 
     def run(self) -> None:
         """Read all rows once; the reducers have the results at the return."""
+        plan, durable = self._plan, self._checkpoint
+        if durable is not None:
+            durable.next_pass(plan)
+        arrays = None if durable is None else durable.finished()
+        blocks = {core: len(plan.blocks(core)) for core in range(plan.cores)}
+        if arrays is None:
+            self._reduce_all()
+        else:
+            _restore(self._reducers, arrays)
+            self._kept = blocks
+        done = None
+        if durable is not None:
+            done = durable.resumption(sum(blocks.values()), sum(self._kept.values()))
+            if arrays is None:
+                durable.finish(_arrays(self._reducers))
+        self._recorder.finish(plan, self._moved_bytes(), done)
+
+    def _reduce_all(self) -> None:
+        """Reduce the blocks of each core, and combine the results in the order of the cores."""
         cores = self._plan.cores
         # Each core calls BLAS for its own rows.
         with (
@@ -116,9 +135,6 @@ class RowPass:
             for others in found[1:]:
                 for reducer, other in zip(self._reducers, others, strict=True):
                     reducer.combine(other)
-        blocks = sum(len(self._plan.blocks(core)) for core in range(cores))
-        done = None if self._checkpoint is None else self._checkpoint.resumption(blocks)
-        self._recorder.finish(self._plan, self._moved_bytes(), done)
 
     def _of_core(self, core: int) -> Sequence[Reducer]:
         """Return the reducers of a core: the caller's for the first one."""
@@ -160,11 +176,8 @@ class RowPass:
             return 0
         done, arrays = self._checkpoint.load(core)
         self._kept[core] = done
-        for number, reducer in enumerate(reducers if done else ()):
-            start = f"{number}."
-            reducer.restore(
-                {name[len(start) :]: x for name, x in arrays.items() if name.startswith(start)}
-            )
+        if done:
+            _restore(reducers, arrays)
         return done
 
     def _update(self, core: int, number: int, block: RowBlock, reducers: Sequence[Reducer]) -> None:
@@ -232,3 +245,12 @@ def _arrays(reducers: Sequence[Reducer]) -> Mapping[str, NDArray[Any]]:
         for number, reducer in enumerate(reducers)
         for name, array in reducer.arrays.items()
     }
+
+
+def _restore(reducers: Sequence[Reducer], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Give reducers what `_arrays` returned."""
+    for number, reducer in enumerate(reducers):
+        start = f"{number}."
+        reducer.restore(
+            {name[len(start) :]: x for name, x in arrays.items() if name.startswith(start)}
+        )

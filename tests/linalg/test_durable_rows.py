@@ -1,0 +1,160 @@
+"""Interrupted reductions of tall matrices go on with the same call, to the same bits."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hdgemm
+from hdgemm.decomposition import pca
+from hdgemm.linalg import corrcoef, cov, eigsh, pinv, svd, svds, svdvals
+from tests.child import ends_with_parent
+from tests.linalg.interruption import InterruptedRunError, interrupt_after
+from tests.linalg.matrices import random_matrix
+
+ROWS = hdgemm.Options(tile=(12, 1, 1), threads=2, host_memory="200MB")
+M, N = 160, 24
+
+CALLS = {
+    "cov": lambda a, out, **how: cov(a, rowvar=False, aweights=np.arange(M), out=out[0], **how),
+    "corrcoef": lambda a, out, **how: corrcoef(a, rowvar=False, out=out[0], **how),
+    "svdvals": lambda a, out, **how: svdvals(a, out=out[0], **how),
+    "svdvals by Gram": lambda a, out, **how: svdvals(a, out=out[0], method="gram", **how),
+    "svd": lambda a, out, **how: svd(a, out=out, **how),
+    "pinv": lambda a, out, **how: pinv(a, out=out[0], **how),
+    "pca": lambda a, out, **how: pca(a, 4, out=out, **how).scores,
+    "pca by Krylov": lambda a, out, **how: pca(a, 4, svd_solver="krylov", out=out, **how).scores,
+    "svds": lambda a, out, **how: svds(a, 3, block=5, out=out, **how),
+    "values of svds": lambda a, out, **how: svds(
+        a, 3, block=5, return_singular_vectors=False, out=out[0], **how
+    ),
+    "eigsh": lambda a, out, **how: eigsh(a, 3, block=8, tol=1e-6, out=out[:2], **how),
+}
+
+
+@pytest.fixture(autouse=True)
+def _each_block_is_recorded(monkeypatch):
+    monkeypatch.setattr("hdgemm.linalg.rows.checkpoint._INTERVAL", 0.0)
+
+
+def matrix_of(name):
+    """Return a symmetric matrix for eigsh, a wide one for pinv, tall ones for the others."""
+    if name == "eigsh":
+        x = random_matrix(M, M, "float64")
+        return x + x.T + 100 * np.diag(1.0 / np.arange(1, M + 1))
+    x = random_matrix(M, N, "float64") * 2.0 ** -np.arange(N)
+    return x.T if name == "pinv" else x
+
+
+def stored(folder, prefix):
+    """Return the bytes of all results of a run, by name."""
+    paths = sorted(folder.glob(f"{prefix}*.npy"))
+    return {path.name.removeprefix(prefix): path.read_bytes() for path in paths}
+
+
+def outs(folder, prefix):
+    return tuple(folder / f"{prefix}{name}.npy" for name in "123")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupted_call_goes_on_to_the_same_bits(name, tmp_path):
+    call, a, events = CALLS[name], tmp_path / "A.npy", []
+    np.save(a, matrix_of(name))
+    call(a, outs(tmp_path, "whole"), options=ROWS, observer=events.append)
+    kept = []
+    for part in (0.2, 0.5, 0.9):
+        where, reports = outs(tmp_path, "part"), []
+        with pytest.raises(InterruptedRunError):
+            call(
+                a, where, options=ROWS, checkpoint=True,
+                observer=interrupt_after(int(part * len(events))),
+            )  # fmt: skip
+        assert not stored(tmp_path, "part")
+        call(a, where, options=ROWS, checkpoint=True, report=reports.append)
+        assert stored(tmp_path, "part") == stored(tmp_path, "whole")
+        kept.append(reports[0].resumption.kept)
+        assert kept[-1] <= reports[0].resumption.tiles
+        assert [x.name for x in tmp_path.iterdir() if x.name.startswith(".")] == []
+        for path in tmp_path.glob("part*"):
+            path.unlink()
+    assert 0 < kept[0] < kept[-1]
+
+
+def test_finished_passes_of_an_iteration_are_not_read_again(tmp_path):
+    a, events = tmp_path / "A.npy", []
+    np.save(a, matrix_of("svds"))
+    call = CALLS["svds"]
+    call(a, outs(tmp_path, "whole"), options=ROWS, observer=events.append)
+    blocks = -(-M // 12)
+    loads = [n for n, event in enumerate(events) if event.stage == "load1"]
+    third = loads[2 * blocks + 3]
+    with pytest.raises(InterruptedRunError):
+        call(
+            a, outs(tmp_path, "part"), options=ROWS, checkpoint=True,
+            observer=interrupt_after(third),
+        )  # fmt: skip
+    read = []
+    call(a, outs(tmp_path, "part"), options=ROWS, checkpoint=True, observer=read.append)
+    assert sum(event.stage == "load1" for event in read) <= len(loads) - 2 * blocks
+    assert stored(tmp_path, "part") == stored(tmp_path, "whole")
+
+
+def test_a_run_goes_on_with_the_threads_memory_and_block_of_the_earlier_one(tmp_path):
+    a, reports = tmp_path / "A.npy", []
+    np.save(a, matrix_of("svds"))
+
+    def call(prefix, **how):
+        svds(a, 3, out=outs(tmp_path, prefix), report=reports.append, **how)
+
+    call("whole", options=ROWS)
+    with pytest.raises(InterruptedRunError):
+        call("part", options=ROWS, checkpoint=True, observer=interrupt_after(30))
+    call("part", options=hdgemm.Options(tile=ROWS.tile, threads=1), checkpoint=True)
+    assert reports[1].plan["block"] == reports[0].plan["block"]
+    assert stored(tmp_path, "part") == stored(tmp_path, "whole")
+
+
+def test_another_call_and_a_result_in_memory_are_refused(tmp_path):
+    a = tmp_path / "A.npy"
+    np.save(a, matrix_of("cov"))
+    with pytest.raises(InterruptedRunError):
+        svdvals(a, out=tmp_path / "s.npy", options=ROWS, checkpoint=True,
+                observer=interrupt_after(9))  # fmt: skip
+    with pytest.raises(hdgemm.InputError, match="method"):
+        svdvals(a, out=tmp_path / "s.npy", options=ROWS, checkpoint=True, method="gram")
+    reports = []
+    svdvals(a, out=tmp_path / "s.npy", options=ROWS, checkpoint=True, restart=True,
+            report=reports.append)  # fmt: skip
+    assert reports[0].resumption.kept == 0
+    for call in (svdvals, svd, cov, pinv, svds):
+        with pytest.raises(hdgemm.InputError, match="checkpoint needs a result in a file"):
+            call(a, options=ROWS, checkpoint=True)
+
+
+KILLED = """
+import os, signal, sys, itertools
+from pathlib import Path
+from tests.linalg.test_durable_rows import CALLS, ROWS, outs
+name, folder, last = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+count = itertools.count()
+def observe(event):
+    if next(count) == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+CALLS[name](folder / "A.npy", outs(folder, "part"), options=ROWS, checkpoint=True, observer=observe)
+"""
+
+
+@pytest.mark.parametrize("name", ["cov", "svds"])
+def test_a_killed_process_leaves_a_run_that_goes_on(name, tmp_path):
+    a, events, reports = tmp_path / "A.npy", [], []
+    np.save(a, matrix_of(name))
+    CALLS[name](a, outs(tmp_path, "whole"), options=ROWS, observer=events.append)
+    command = [sys.executable, "-c", KILLED, name, str(tmp_path), str(len(events) * 2 // 3)]
+    killed = subprocess.run(ends_with_parent(command), check=False, cwd=Path.cwd())
+    assert killed.returncode == -signal.SIGKILL
+    CALLS[name](a, outs(tmp_path, "part"), options=ROWS, checkpoint=True, report=reports.append)
+    assert reports[0].resumption.kept > 0
+    assert stored(tmp_path, "part") == stored(tmp_path, "whole")
