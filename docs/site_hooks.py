@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from inspect import ismodule
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,11 @@ MORE_NAMES = ("hdgemm.Client", "hdgemm.errors")
 NAMES_MARK = "<!-- functions -->"
 #: This line of docs/reference/cli.md is replaced by the reference.
 MARK = "<!-- commands -->"
+#: The section "See Also" of a docstring, as mkdocstrings renders it, and an entry of it.
+_SEE_ALSO = re.compile(
+    r'(<details class="see-also"[^>]*>\s*<summary>.*?</summary>)\s*<p>(.*?)</p>', re.DOTALL
+)
+_ENTRY = re.compile(r"^(\S[^:]*) : (.*(?:\n(?!\S[^:]* : ).*)*)", re.MULTILINE)
 
 
 def public_names() -> Iterator[str]:
@@ -59,6 +65,27 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         return markdown
     reference = command_reference("hdgemm", typer.main.get_command(app))
     return markdown.replace(MARK, "\n".join(reference))
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Make "See Also" of a function's page a list with links; mkdocs calls this for every page."""
+    room = page.file.src_uri.rpartition("/")[2].removesuffix(".md").rpartition(".")[0]
+    if not page.file.src_uri.startswith("reference/names/"):
+        return html
+    return _SEE_ALSO.sub(lambda found: f"{found[1]}{_links(found[2], room)}", html)
+
+
+def _links(entries: str, room: str) -> str:
+    """Return "See Also" as a list; names of the same package have no prefix."""
+    pages, items = set(public_names()), []
+    for names, text in _ENTRY.findall(entries):
+        shown = []
+        for name in names.split(", "):
+            full = name if "." in name else f"{room}.{name}"
+            code = f"<code>{name}</code>"
+            shown.append(f'<a href="../{full}/">{code}</a>' if full in pages else code)
+        items.append(f"<li>{', '.join(shown)}: {text}</li>")
+    return f"<ul>{''.join(items)}</ul>"
 
 
 def command_reference(name: str, command: Any) -> Iterator[str]:

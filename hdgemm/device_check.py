@@ -98,12 +98,26 @@ def check_device(
     cancel
         Set it to stop the check after the group that runs.
 
+    Returns
+    -------
+    DeviceCheck
+        One group of results for each kind of product, with the largest error.
+
     Raises
     ------
     DeviceUnavailableError
         When there is no such device, or it cannot be used.
     CancelledRunError
         When `cancel` was set.
+
+    See Also
+    --------
+    devices : Names of the devices of this machine.
+
+    Examples
+    --------
+    >>> check = hdgemm.check_device("host")
+    >>> print(check)
     """
     began = time.perf_counter()
     groups = []

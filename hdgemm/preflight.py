@@ -45,6 +45,11 @@ def plan(
     each draws tiles of C while the run lasts: a plan then gives its device's tile, slots and paths.
     `dtype` is as in `multiply`.
 
+    Parameters
+    ----------
+    a, b, alpha, beta, c, trans_a, trans_b, out, dtype, options, session
+        As in `multiply`.
+
     Returns
     -------
     Plans
@@ -57,6 +62,16 @@ def plan(
         Arguments that do not fit together.
     DoesNotFitError
         No plan fits the limits, with `requested`, `available` and `missing` in bytes.
+
+    See Also
+    --------
+    plan_gemm : From the extents alone.
+    hdgemm.linalg.plan : Plans of factorisations and solves.
+    execute : Run a plan.
+
+    Examples
+    --------
+    >>> print(hdgemm.plan("A.npy", "B.npy", out="C.npy"))
     """
     with memory_limit():  # an `out` in memory is allocated, though not touched
         product = Product.of(
@@ -91,12 +106,26 @@ def plan_gemm(
     dtype
         float32, float64, complex64 or complex128.
 
+    Returns
+    -------
+    Plan
+        Tiles, bytes, memory and expected seconds; `print` shows a table.
+
     Raises
     ------
     InputError
         For extents below 1 or a dtype that BLAS does not have.
     DoesNotFitError
         With `requested`, `available` and `missing`, in bytes.
+
+    See Also
+    --------
+    plan : For given operands.
+    execute : Run the plan.
+
+    Examples
+    --------
+    >>> print(hdgemm.plan_gemm(20_000, 20_000, 20_000))
     """
     return plan_shape(m, n, k, dtype=dtype, options=options)[0]
 
@@ -152,6 +181,24 @@ def execute(
     -------
     Report
         What was measured.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together, or another shape than the plan's.
+    DoesNotFitError
+        When operands are stored in another way, and no plan fits the limits.
+    CancelledRunError
+        When `cancel` was set.
+
+    See Also
+    --------
+    plan, plan_gemm : Make a plan.
+
+    Examples
+    --------
+    >>> plan = hdgemm.plan_gemm(300, 300, 300)
+    >>> report = hdgemm.execute(plan, "A.npy", "B.npy", "C.npy")
     """
     if not isinstance(plan, Plan):
         raise InputTypeError(f"plan must be a plan of hdgemm.plan_gemm, got {type(plan).__name__}")

@@ -96,6 +96,12 @@ def matmul(
     CancelledRunError
         When `cancel` was set; an unfinished C is never published.
 
+    See Also
+    --------
+    dgemm : With alpha, beta, C and transposes, as SciPy's.
+    multiply : The same; returns the report.
+    plan : Tiles, bytes, memory and seconds before the run.
+
     Examples
     --------
     >>> c = hdgemm.matmul("A.npy", "B.npy", out="C.npy", options=hdgemm.Options(host_memory="1GB"))
@@ -205,6 +211,15 @@ def dgemm(
         Arguments that do not fit together; before anything is written.
     DoesNotFitError
         No plan fits the limits.
+
+    See Also
+    --------
+    matmul : A·B by `numpy.matmul`'s rules.
+    multiply : The same product; returns the report.
+
+    Examples
+    --------
+    >>> c = hdgemm.dgemm(2.0, "A.npy", "B.npy", trans_b=1, out="C.npy")
     """
     call = Call.of(**keywords)
     out = result_place(out, c, a, b, overwrite_c=overwrite_c)
@@ -233,12 +248,36 @@ def multiply(
 
     A product A·B of integers is exact int64, as `matmul`'s; `dtype` is as there.
 
+    Parameters
+    ----------
+    a, b, alpha, beta, c, trans_a, trans_b, out
+        As in `dgemm`.
+    dtype
+        As in `matmul`.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
+
+    Returns
+    -------
+    Report
+        Seconds, speed, bytes of each stage, memory, plan and events of the run.
+
     Raises
     ------
     InputError
         Arguments that do not fit together, a beta without C among them.
     CancelledRunError
         When `cancel` was set; an unfinished C is never published.
+
+    See Also
+    --------
+    dgemm : Returns C.
+    plan : The plan of this run.
+
+    Examples
+    --------
+    >>> report = hdgemm.multiply("A.npy", "B.npy", out="C.npy")
+    >>> print(report)
     """
     call = Call.of(**keywords)
     if c is None and as_scalar(beta, np.dtype(complex), "beta") != 0:

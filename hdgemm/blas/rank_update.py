@@ -103,6 +103,12 @@ def syrk(
     CancelledRunError
         When `cancel` was set; an unfinished C is never published.
 
+    See Also
+    --------
+    herk : The Hermitian update.
+    syr2k : The update of rank 2k.
+    hdgemm.linalg.cov : Covariance of a tall matrix.
+
     Examples
     --------
     >>> hdgemm.syrk(1.0, "A.npy", trans=1, lower=1, out="C.npy")
@@ -130,6 +136,42 @@ def herk(
 
     alpha and beta are real. ``trans=2`` computes A^H·A. All other arguments, results and errors
     are as in `syrk`, which computes the same for real matrices.
+
+    Parameters
+    ----------
+    alpha, beta
+        Real numbers.
+    a
+        n×k, as in `syrk`.
+    c, lower, overwrite_c, symmetric, out
+        As in `syrk`.
+    trans
+        0: A·A^H; 2: A^H·A, with A k×n.
+    **keywords
+        Keywords of every call, from `options` to `report`.
+
+    Returns
+    -------
+    array
+        As `syrk`.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together; before anything is written.
+    DoesNotFitError
+        When not even single elements fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set; an unfinished C is never published.
+
+    See Also
+    --------
+    syrk : The symmetric update.
+    her2k : The update of rank 2k.
+
+    Examples
+    --------
+    >>> c = hdgemm.herk(1.0, "A.npy", trans=2, lower=1, out="C.npy")
     """
     call = Call.of(**keywords)
     old = beta, c, overwrite_c
@@ -154,6 +196,42 @@ def syr2k(
 
     ``trans=1`` computes alpha·A^T·B + alpha·B^T·A. `b` has the shape of `a`; all other arguments,
     results and errors are as in `syrk`.
+
+    Parameters
+    ----------
+    alpha, beta
+        Numbers, as in `syrk`.
+    a, b
+        Matrices of one shape, n×k, as in `hdgemm.matmul`.
+    c, lower, overwrite_c, out
+        As in `syrk`.
+    trans
+        0: the sum above; 1: alpha·A^T·B + alpha·B^T·A, with A and B k×n.
+    **keywords
+        Keywords of every call, from `options` to `report`.
+
+    Returns
+    -------
+    array
+        As `syrk`.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together; before anything is written.
+    DoesNotFitError
+        When not even single elements fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set; an unfinished C is never published.
+
+    See Also
+    --------
+    her2k : The Hermitian update.
+    syrk : The update of rank k.
+
+    Examples
+    --------
+    >>> c = hdgemm.syr2k(1.0, "A.npy", "B.npy", lower=1, out="C.npy")
     """
     return _updated(
         "syr2k", (alpha, a, b), (beta, c, overwrite_c), trans, lower, out, Call.of(**keywords)
@@ -178,6 +256,42 @@ def her2k(
 
     beta is real. ``trans=2`` computes alpha·A^H·B + conj(alpha)·B^H·A. `b` has the shape of `a`;
     all other arguments, results and errors are as in `syrk`.
+
+    Parameters
+    ----------
+    alpha, beta
+        alpha is any number, beta is real.
+    a, b
+        n×k, as in `syr2k`.
+    c, lower, overwrite_c, out
+        As in `syrk`.
+    trans
+        0: the sum above; 2: alpha·A^H·B + conj(alpha)·B^H·A, with A and B k×n.
+    **keywords
+        Keywords of every call, from `options` to `report`.
+
+    Returns
+    -------
+    array
+        As `syrk`.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together; before anything is written.
+    DoesNotFitError
+        When not even single elements fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set; an unfinished C is never published.
+
+    See Also
+    --------
+    syr2k : The symmetric update.
+    herk : The update of rank k.
+
+    Examples
+    --------
+    >>> c = hdgemm.her2k(1.0, "A.npy", "B.npy", lower=1, out="C.npy")
     """
     return _updated(
         "her2k", (alpha, a, b), (beta, c, overwrite_c), trans, lower, out, Call.of(**keywords)

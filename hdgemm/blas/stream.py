@@ -94,6 +94,11 @@ def stream(
     InputError
         As `hdgemm.multiply`, when the first tile is asked for.
 
+    See Also
+    --------
+    topk : The largest entries of each row.
+    matmul : The whole product.
+
     Examples
     --------
     >>> for rows, cols, tile in hdgemm.stream("A.npy", "B.npy"):

@@ -47,6 +47,25 @@ def symm(
     lower
         The lower triangle of A is read; by default the upper one.
 
+    Returns
+    -------
+    array
+        As `hdgemm.matmul`.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together; before anything is written.
+    DoesNotFitError
+        When not even single elements fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set; an unfinished C is never published.
+
+    See Also
+    --------
+    hemm : A Hermitian A.
+    trmm : A triangular A.
+
     Examples
     --------
     >>> c = hdgemm.symm(1.0, "S.npy", "B.npy", lower=1, out="C.npy")
@@ -75,6 +94,37 @@ def hemm(
 
     Imaginary parts on the diagonal of A are taken as zero. Arguments, results and errors are those
     of `symm`, which this is for real matrices.
+
+    Parameters
+    ----------
+    alpha, beta, b, c, side, lower, overwrite_c, out
+        As in `symm`.
+    a
+        A square matrix as in `hdgemm.matmul`; imaginary parts on its diagonal are taken as zero.
+    **keywords
+        Keywords of every call, from `options` to `report`.
+
+    Returns
+    -------
+    array
+        As `symm`.
+
+    Raises
+    ------
+    InputError
+        Arguments that do not fit together; before anything is written.
+    DoesNotFitError
+        When not even single elements fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set; an unfinished C is never published.
+
+    See Also
+    --------
+    symm : A symmetric A.
+
+    Examples
+    --------
+    >>> c = hdgemm.hemm(1.0, "S.npy", "B.npy", lower=1, out="C.npy")
     """
     call = Call.of(**keywords)
     out = result_place(out, c, a, b, overwrite_c=overwrite_c)

@@ -128,6 +128,10 @@ def topk(
     DoesNotFitError
         When the result does not fit `host_memory`.
 
+    See Also
+    --------
+    stream : Every tile of a product.
+
     Examples
     --------
     >>> values, indices = hdgemm.topk("E.npy", "E.npy", 10, trans_b=True)

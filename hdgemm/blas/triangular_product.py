@@ -86,6 +86,11 @@ def trmm(
     CancelledRunError
         When `cancel` was set; an unfinished result is never published.
 
+    See Also
+    --------
+    trsm : Solve with a triangular matrix.
+    symm : A symmetric A.
+
     Examples
     --------
     >>> b = hdgemm.trmm(1.0, "L.npy", "B.npy", lower=1, out="LB.npy")
@@ -184,6 +189,11 @@ def trsm(
         When not one column of B fits the memory.
     CancelledRunError
         When `cancel` was set; an unfinished X is never published.
+
+    See Also
+    --------
+    trmm : Multiply by a triangular matrix.
+    hdgemm.linalg.solve_triangular : Raises an error for zeros on the diagonal.
 
     Examples
     --------

@@ -93,6 +93,15 @@ def cholesky(
         When the scheduler is lost, or no worker can take part.
     CancelledRunError
         When `cancel` was set.
+
+    See Also
+    --------
+    hdgemm.linalg.cholesky : On one machine.
+    hdgemm.mpi.cholesky : In the memory of all machines.
+
+    Examples
+    --------
+    >>> hdgemm.cluster.cholesky("/shared/S.npy", True, out="/shared/L.npy", client=client)
     """
     check_client(client)
     call = Call.of(**keywords)

@@ -50,12 +50,30 @@ def plan(
     The workers that are there now describe themselves: they measure their rates where the product
     is worth it, and check that they reach A and B.
 
+    Parameters
+    ----------
+    a, b, client, alpha, beta, c, trans_a, trans_b, out, options, storage
+        As in `hdgemm.cluster.multiply`.
+
+    Returns
+    -------
+    ClusterPlan
+        Tasks, bytes and expected seconds; `print` shows a table.
+
     Raises
     ------
     InputError
         Arguments that do not fit together.
     ClusterError
         When no worker can take part.
+
+    See Also
+    --------
+    multiply : Run it.
+
+    Examples
+    --------
+    >>> print(hdgemm.cluster.plan("/shared/A.npy", "/shared/B.npy", out="C.npy", client=client))
     """
     check_client(client)
     product = Product.of(

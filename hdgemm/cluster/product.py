@@ -92,6 +92,18 @@ def multiply(
         When the scheduler is lost, or no worker can take part.
     CancelledRunError
         When `cancel` was set.
+
+    See Also
+    --------
+    hdgemm.multiply : On one machine.
+    plan : Tasks, bytes and expected seconds.
+
+    Examples
+    --------
+    >>> client = distributed.Client("tcp://scheduler:8786")
+    >>> report = hdgemm.cluster.multiply(
+    ...     "/shared/A.npy", "/shared/B.npy", out="/shared/C.npy", client=client
+    ... )
     """
     check_client(client)
     call = Call.of(**keywords)
@@ -148,6 +160,14 @@ def syrk(
         When the scheduler is lost, or no worker can take part.
     CancelledRunError
         When `cancel` was set.
+
+    See Also
+    --------
+    hdgemm.syrk : On one machine.
+
+    Examples
+    --------
+    >>> hdgemm.cluster.syrk(1.0, "/shared/A.npy", lower=1, out="/shared/C.npy", client=client)
     """
     check_client(client)
     call = Call.of(**keywords)

@@ -117,9 +117,15 @@ def cholesky(
     CancelledRunError
         When `cancel` was set.
 
+    See Also
+    --------
+    cho_factor : For `cho_solve`.
+    slogdet : Logarithm of the determinant from the factor.
+    hdgemm.cluster.cholesky : On several machines.
+
     Examples
     --------
-    >>> hdgemm.linalg.cholesky("A.npy", lower=True, out="L.npy")
+    >>> hdgemm.linalg.cholesky("S.npy", lower=True, out="L.npy")
     """
     with prepare(
         a,
@@ -147,6 +153,40 @@ def cho_factor(
 
     Takes the parameters of `cholesky` and raises its errors; the elements of the other triangle are
     undefined where `c` is an `out` that exists already, or `a` itself.
+
+    Parameters
+    ----------
+    a, lower, overwrite_a, check_finite, strategy, out
+        As in `cholesky`.
+    **keywords
+        Keywords of every call, from `options` to `restart`.
+
+    Returns
+    -------
+    c : array
+        The factor; see above for the other triangle.
+    lower : bool
+        Which triangle it is.
+
+    Raises
+    ------
+    LinAlgError
+        When A is not positive definite; a `SingularMatrixError`.
+    InputError
+        When A is not square, or not finite.
+    DoesNotFitError
+        When one slab does not fit: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    See Also
+    --------
+    cho_solve : Solve with this factor.
+    cholesky : Zeros in the other triangle.
+
+    Examples
+    --------
+    >>> c, lower = hdgemm.linalg.cho_factor("S.npy", lower=True, out="L.npy")
     """
     with prepare(
         a,

@@ -93,6 +93,12 @@ def cov(
     CancelledRunError
         When `cancel` was set.
 
+    See Also
+    --------
+    corrcoef : Correlation coefficients.
+    hdgemm.syrk : A^T·A of more columns than fit the memory.
+    hdgemm.decomposition.pca : Principal components.
+
     Notes
     -----
     Blocks of observations are centred by their own means and combined by Chan's update, after a
@@ -132,6 +138,35 @@ def corrcoef(
     """Return the correlation coefficients of variables, as `numpy.corrcoef`.
 
     Takes the arguments of `cov` and raises its errors. Variables without spread have NaN.
+
+    Parameters
+    ----------
+    a, y, rowvar, dtype, out
+        As in `cov`.
+    **keywords
+        Keywords of every call, from `options` to `report`.
+
+    Returns
+    -------
+    array
+        Symmetric or Hermitian, ones on the diagonal; without `out`, of one variable a number.
+
+    Raises
+    ------
+    InputError
+        When `a` is no matrix of numbers.
+    DoesNotFitError
+        When the result does not fit the memory: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    See Also
+    --------
+    cov : Covariances.
+
+    Examples
+    --------
+    >>> r = hdgemm.linalg.corrcoef("T.npy", rowvar=False)
     """
     if y is not None:
         raise InputError("y is not offered: put all variables into one matrix")

@@ -52,6 +52,19 @@ def det(
     float or complex
         Inf or 0 beyond the range of floating point, see `slogdet`.
 
+    Raises
+    ------
+    InputError
+        When A is not square, or not finite.
+    DoesNotFitError
+        When one slab does not fit: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    See Also
+    --------
+    slogdet : Sign and logarithm, which do not overflow.
+
     Examples
     --------
     >>> hdgemm.linalg.det(hdgemm.linalg.lu_factor("A.npy", out="LU.npy"))
@@ -80,6 +93,23 @@ def slogdet(
     -------
     sign, logabsdet
         0 and -Inf for a singular matrix.
+
+    Raises
+    ------
+    InputError
+        When A is not square, or not finite.
+    DoesNotFitError
+        When one slab does not fit: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    See Also
+    --------
+    det : The determinant itself.
+
+    Examples
+    --------
+    >>> sign, logdet = hdgemm.linalg.slogdet("A.npy")
     """
     sign, mantissa, exponent = _determinant(a, Call.of(**keywords))
     with np.errstate(divide="ignore"):

@@ -82,6 +82,12 @@ def solve_triangular(
     **keywords
         Keywords of every call, from `options` to `restart`.
 
+    Returns
+    -------
+    array
+        X, a vector where `b` is one; `out` where that is an array or a matrix, a read-only memmap
+        for the location of a .npy file.
+
     Raises
     ------
     LinAlgError
@@ -90,6 +96,15 @@ def solve_triangular(
         When shapes do not fit together, or elements are not finite.
     DoesNotFitError
         When not one column of B fits the memory.
+
+    See Also
+    --------
+    hdgemm.trsm : BLAS's routine, which divides by zeros.
+    cho_solve, lu_solve : Both triangles.
+
+    Examples
+    --------
+    >>> x = hdgemm.linalg.solve_triangular("L.npy", "B.npy", lower=True)
     """
     with prepare_triangular(
         a,
@@ -159,6 +174,31 @@ def cho_solve(
         As in `solve_triangular`; `check_finite` concerns B.
     **keywords
         Keywords of every call, from `options` to `restart`.
+
+    Returns
+    -------
+    array
+        X, a vector where `b` is one; `out` where that is an array or a matrix, a read-only memmap
+        for the location of a .npy file.
+
+    Raises
+    ------
+    InputError
+        When shapes do not fit together, or B is not finite.
+    DoesNotFitError
+        When not one column of B fits the memory.
+    CancelledRunError
+        When `cancel` was set.
+
+    See Also
+    --------
+    cho_factor : The factor.
+    solve : Factor and solve in one call, with ``assume_a="pos"``.
+
+    Examples
+    --------
+    >>> factor = hdgemm.linalg.cho_factor("S.npy", lower=True, out="L.npy")
+    >>> x = hdgemm.linalg.cho_solve(factor, "B.npy")
     """
     call = Call.of(**keywords)
     matrix, lower = open_cholesky(c_and_lower)
@@ -228,6 +268,31 @@ def lu_solve(
         As in `solve_triangular`; `check_finite` concerns B.
     **keywords
         Keywords of every call, from `options` to `restart`.
+
+    Returns
+    -------
+    array
+        X, a vector where `b` is one; `out` where that is an array or a matrix, a read-only memmap
+        for the location of a .npy file.
+
+    Raises
+    ------
+    InputError
+        When shapes do not fit together, or B is not finite.
+    DoesNotFitError
+        When not one column of B fits the memory.
+    CancelledRunError
+        When `cancel` was set.
+
+    See Also
+    --------
+    lu_factor : The factors.
+    solve : Factor and solve in one call.
+
+    Examples
+    --------
+    >>> factors = hdgemm.linalg.lu_factor("A.npy", out="LU.npy")
+    >>> x = hdgemm.linalg.lu_solve(factors, "B.npy")
     """
     call = Call.of(**keywords)
     matrix, pivots = open_lu(lu_and_piv)

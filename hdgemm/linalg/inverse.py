@@ -71,6 +71,12 @@ def inv(
     **keywords
         Keywords of every call, from `options` to `restart`.
 
+    Returns
+    -------
+    array
+        The inverse; `out` where that is an array or a matrix, a read-only memmap for the location
+        of a .npy file.
+
     Warns
     -----
     LinAlgWarning
@@ -82,6 +88,11 @@ def inv(
         When A is singular; a `SingularMatrixError`.
     InputError
         When A is not square, or not finite.
+
+    See Also
+    --------
+    solve : Systems, without the inverse.
+    pinv : The pseudoinverse.
 
     Examples
     --------
@@ -191,6 +202,20 @@ def cond(
     -------
     float
         Inf for a singular matrix, NaN where A has NaN, 0 for an empty matrix.
+
+    Raises
+    ------
+    InputError
+        When A is not square, or not finite.
+    DoesNotFitError
+        When one slab does not fit: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    See Also
+    --------
+    lu_factor : The factors.
+    svdvals : Singular values, for the condition in the 2-norm.
 
     Examples
     --------

@@ -115,6 +115,11 @@ def svds(
     CancelledRunError
         When `cancel` was set.
 
+    See Also
+    --------
+    svd : All of them.
+    eigsh : Eigenvalues of a Hermitian matrix.
+
     Notes
     -----
     C. Musco, C. Musco: Randomized block Krylov methods for stronger and faster approximate
@@ -204,6 +209,11 @@ def eigsh(
         When the basis does not fit the memory: `missing` in bytes.
     CancelledRunError
         When `cancel` was set.
+
+    See Also
+    --------
+    svds : Singular values.
+    scipy.sparse.linalg.eigsh : Its names.
 
     Examples
     --------

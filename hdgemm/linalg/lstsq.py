@@ -106,6 +106,12 @@ def lstsq(
     CancelledRunError
         When `cancel` was set.
 
+    See Also
+    --------
+    ridge : Penalties, constant terms, standard errors.
+    qr : The factorisation.
+    pinv : The pseudoinverse.
+
     Examples
     --------
     >>> x, residues, rank, s = hdgemm.linalg.lstsq("A.npy", b)

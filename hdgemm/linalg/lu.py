@@ -106,6 +106,12 @@ def lu_factor(
     CancelledRunError
         When `cancel` was set.
 
+    See Also
+    --------
+    lu_solve : Solve with these factors.
+    lu : L and U apart.
+    hdgemm.mpi.lu_factor : In the memory of several machines.
+
     Examples
     --------
     >>> lu, piv = hdgemm.linalg.lu_factor("A.npy", out="LU.npy")

@@ -86,6 +86,11 @@ def norm(
     CancelledRunError
         When `cancel` was set.
 
+    See Also
+    --------
+    svdvals : Singular values.
+    cond : Condition number.
+
     Examples
     --------
     >>> hdgemm.linalg.norm("A.npy", 1)

@@ -84,6 +84,11 @@ def pinv(
     CancelledRunError
         When `cancel` was set.
 
+    See Also
+    --------
+    lstsq : Least squares, without the pseudoinverse.
+    inv : The inverse.
+
     Examples
     --------
     >>> x = hdgemm.linalg.pinv("A.npy", out="X.npy")

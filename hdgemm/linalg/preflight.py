@@ -65,6 +65,11 @@ def plan(
         Arguments of the routine that change its plan: `lower`, `overwrite_a`, `assume_a`,
         `transposed`, `refine`, `trans`, `mode`. The plan of ``refine="float32"`` has three solves.
 
+    Returns
+    -------
+    LinearPlan
+        Slabs, bytes, memory and expected seconds; `print` shows a table.
+
     Raises
     ------
     InputError
@@ -73,6 +78,10 @@ def plan(
         For other arguments.
     DoesNotFitError
         When one slab does not fit: `missing` in bytes.
+
+    See Also
+    --------
+    hdgemm.plan : Plans of products.
 
     Examples
     --------

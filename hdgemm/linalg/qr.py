@@ -99,6 +99,11 @@ def qr(
     CancelledRunError
         When `cancel` was set.
 
+    See Also
+    --------
+    qr_multiply : c·Q or Q·c, without Q.
+    lstsq : Least squares.
+
     Notes
     -----
     The R of a matrix with at least 4 rows for each column is computed by TSQR, in one pass over the

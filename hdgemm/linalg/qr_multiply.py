@@ -80,6 +80,14 @@ def qr_multiply(
         When one slab does not fit: `missing` in bytes.
     CancelledRunError
         When `cancel` was set.
+
+    See Also
+    --------
+    qr : Q and R.
+
+    Examples
+    --------
+    >>> qc, r = hdgemm.linalg.qr_multiply("T.npy", "Y.npy", mode="left", out=("QC.npy", "R.npy"))
     """
     call = Call.of(**keywords)
     with prepare(

@@ -123,6 +123,10 @@ def ridge(
     CancelledRunError
         When `cancel` was set.
 
+    See Also
+    --------
+    lstsq : Least squares alone.
+
     Examples
     --------
     >>> fit = hdgemm.linalg.ridge("A.npy", b, [0.1, 1.0, 10.0], intercept=True)

@@ -85,6 +85,12 @@ def solve(
     **keywords
         Keywords of every call, from `options` to `restart`.
 
+    Returns
+    -------
+    array
+        X, a vector where `b` is one; `out` where that is an array or a matrix, a read-only memmap
+        for the location of a .npy file.
+
     Warns
     -----
     LinAlgWarning
@@ -98,6 +104,16 @@ def solve(
         When a pivot is exactly zero, or A is not positive definite; a `SingularMatrixError`.
     InputError
         When shapes do not fit together, or elements are not finite.
+
+    See Also
+    --------
+    lu_factor, lu_solve : Keep the factors for further systems.
+    lstsq : More equations than unknowns.
+    hdgemm.mpi.solve : In the memory of several machines.
+
+    Examples
+    --------
+    >>> x = hdgemm.linalg.solve("A.npy", "B.npy", out="X.npy")
     """
     with prepare(
         a,

@@ -185,6 +185,11 @@ def open(  # noqa: A001 - its name within hdgemm.linalg, as hdgemm.open
         When no description of a factorisation lies beside it, or the matrix or an array is no
         longer what was described.
 
+    See Also
+    --------
+    lu_factor, cho_factor : Store factors.
+    lu_solve, cho_solve : Take what this returns.
+
     Examples
     --------
     >>> x = hdgemm.linalg.lu_solve(hdgemm.linalg.open("LU.npy"), b)

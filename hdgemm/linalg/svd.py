@@ -92,6 +92,11 @@ def svdvals(
     CancelledRunError
         When `cancel` was set.
 
+    See Also
+    --------
+    svd : With vectors.
+    svds : The largest of many.
+
     Examples
     --------
     >>> s = hdgemm.linalg.svdvals("A.npy")
@@ -161,6 +166,12 @@ def svd(
         When the triangle does not fit the memory: `missing` in bytes.
     CancelledRunError
         When `cancel` was set.
+
+    See Also
+    --------
+    svdvals : Singular values alone.
+    svds : The largest of many.
+    hdgemm.decomposition.pca : After centring.
 
     Notes
     -----

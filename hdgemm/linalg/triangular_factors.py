@@ -79,6 +79,19 @@ def lu(
     l, u : array
         As `lu_factor` returns its factors.
 
+    Raises
+    ------
+    InputError
+        When A is not finite: `row` and `col`.
+    DoesNotFitError
+        When one slab does not fit: `missing` in bytes.
+    CancelledRunError
+        When `cancel` was set.
+
+    See Also
+    --------
+    lu_factor : Both factors in one matrix.
+
     Examples
     --------
     >>> p, l, u = hdgemm.linalg.lu("A.npy", p_indices=True, out=("L.npy", "U.npy"))

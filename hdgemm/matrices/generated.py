@@ -108,12 +108,16 @@ def generated(
     InputTypeError
         For a dtype that cannot be multiplied.
 
+    See Also
+    --------
+    open : A stored matrix.
+
     Examples
     --------
     >>> def gauss(rows, cols):
     ...     return np.exp(-0.5 * (x[rows, None] - x[None, cols]) ** 2)
     >>> k = hdgemm.generated((n, n), "float64", gauss)
-    >>> alpha = hdgemm.linalg.solve(k, y, assume_a="pos")
+    >>> kx = hdgemm.matmul(k, x[:, None])
     """
     try:
         rows, cols = map(index, shape)

@@ -145,6 +145,16 @@ def open(location: Any, mode: str = "r") -> StoredMatrix:  # noqa: A001 - `hdgem
         When it is missing, truncated, no matrix, or cannot be opened for writing.
     InputTypeError
         When its dtype cannot be multiplied.
+
+    See Also
+    --------
+    create : A new matrix.
+    generated : A matrix that a function computes.
+
+    Examples
+    --------
+    >>> with hdgemm.open("A.npy") as a:
+    ...     c = hdgemm.matmul(a[:100], a.T)
     """
     if mode not in ("r", "r+"):
         raise InputError(f"mode must be 'r' or 'r+', got {mode!r}; hdgemm.create makes new files")
@@ -174,12 +184,26 @@ def create(
         ``"C"`` stores rows one after the other, ``"F"`` columns (.npy files; raw files have it
         in their location).
 
+    Returns
+    -------
+    StoredMatrix
+        Open for reading and writing; close it, or use it as a context manager.
+
     Raises
     ------
     InputError
         When the place cannot be written to, or the format has no such order.
     MatrixIOError
         When the disk is too full (`requested` and `available` in bytes).
+
+    See Also
+    --------
+    open : An existing matrix.
+
+    Examples
+    --------
+    >>> with hdgemm.create("D.npy", (400, 300), order="F") as d:
+    ...     d[:10] = 1.0
     """
     try:
         rows, cols = map(index, shape)

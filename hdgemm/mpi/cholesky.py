@@ -71,6 +71,11 @@ def cholesky(
     InputError, DoesNotFitError
         As `lu_factor`.
 
+    See Also
+    --------
+    cho_solve : Solve with the factor.
+    hdgemm.linalg.cholesky : On one machine.
+
     Examples
     --------
     >>> hdgemm.mpi.cholesky("A.npy", lower=True, out="L.npy")
@@ -134,6 +139,11 @@ def cho_solve(
         When a diagonal element is exactly zero; a `SingularMatrixError`.
     InputError, DoesNotFitError
         As `lu_factor`.
+
+    See Also
+    --------
+    cholesky : The factor.
+    hdgemm.linalg.cho_solve : On one machine.
 
     Examples
     --------

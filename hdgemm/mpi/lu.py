@@ -80,6 +80,11 @@ def lu_factor(
     DoesNotFitError
         When a machine lacks memory for its part: `missing` in bytes.
 
+    See Also
+    --------
+    lu_solve : Solve with the factors.
+    hdgemm.linalg.lu_factor : On one machine.
+
     Examples
     --------
     >>> lu, piv = hdgemm.mpi.lu_factor("A.npy", out="LU.npy")
@@ -154,6 +159,11 @@ def lu_solve(
     InputError, DoesNotFitError
         As `lu_factor`.
 
+    See Also
+    --------
+    lu_factor : The factors.
+    hdgemm.linalg.lu_solve : On one machine.
+
     Examples
     --------
     >>> x = hdgemm.mpi.lu_solve("LU.npy", "B.npy", out="X.npy")
@@ -202,6 +212,11 @@ def slogdet(
     ------
     InputError, DoesNotFitError
         As `lu_factor`.
+
+    See Also
+    --------
+    lu_factor, cholesky : The factors.
+    hdgemm.linalg.slogdet : On one machine.
 
     Examples
     --------

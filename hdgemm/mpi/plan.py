@@ -178,10 +178,20 @@ def plan(
     link, storage
         Bytes/s of one rank's link, 10 GB/s by default, and of the storage for all ranks, 2 GB/s.
 
+    Returns
+    -------
+    MpiPlan
+        Memory of a rank, words sent, expected seconds; `print` shows a table.
+
     Raises
     ------
     DoesNotFitError
         When a rank needs more memory: `missing` in bytes, and how many ranks suffice.
+
+    See Also
+    --------
+    solve, lu_factor, cholesky : The calls.
+    hdgemm.linalg.plan : On one machine.
 
     Examples
     --------

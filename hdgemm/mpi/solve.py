@@ -69,6 +69,11 @@ def solve(
     DoesNotFitError
         When a machine lacks memory for its part: `missing` in bytes.
 
+    See Also
+    --------
+    lu_factor, lu_solve : Keep the factors.
+    hdgemm.linalg.solve : On one machine.
+
     Examples
     --------
     >>> x = hdgemm.mpi.solve("A.npy", "B.npy", out="X.npy")

@@ -69,6 +69,15 @@ def verify(
         When `memory` does not hold one vector of each extent.
     CancelledRunError
         When `cancel` was set.
+
+    See Also
+    --------
+    Options : ``verify=True`` checks each product.
+
+    Examples
+    --------
+    >>> check = hdgemm.verify("A.npy", "B.npy", "C.npy")
+    >>> print(check)
     """
     from hdgemm.machine.limits import thread_limit
     from hdgemm.matrices.operands import open_operand

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tests.docs.pages import ROOT, script_of
@@ -42,6 +43,23 @@ def cache(tmp_path_factory):
     """The user's cache folder, of all pages: rates are measured and kernels compiled once."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "pages-cache"
+
+
+@pytest.fixture
+def sandbox(tmp_path):
+    """A folder with the small matrices that the pages name.
+
+    A, B and C = A·B are square, S is positive definite, T is tall, Y has the rows of T.
+    """
+    rng = np.random.default_rng(18)
+    a, b = rng.random((2, 300, 300))
+    np.save(tmp_path / "A.npy", a)
+    np.save(tmp_path / "B.npy", b)
+    np.save(tmp_path / "C.npy", a @ b)
+    np.save(tmp_path / "S.npy", a @ a.T + 300 * np.eye(300))
+    np.save(tmp_path / "T.npy", rng.random((900, 60)))
+    np.save(tmp_path / "Y.npy", rng.random((900, 2)))
+    return tmp_path
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 import typer
 
@@ -18,23 +17,6 @@ PROGRAMS = [
 SLOW = ("docs/how-to/service.md", "docs/reference/cli.md")
 #: Orders of matrices that a page shows, and what the test takes in their place.
 SMALLER = {"docs/tutorial.md": {"2000": "400"}}
-
-
-@pytest.fixture
-def sandbox(tmp_path):
-    """A folder with the small matrices that the pages name.
-
-    A, B and C = A·B are square, S is positive definite, T is tall, Y has the rows of T.
-    """
-    rng = np.random.default_rng(18)
-    a, b = rng.random((2, 300, 300))
-    np.save(tmp_path / "A.npy", a)
-    np.save(tmp_path / "B.npy", b)
-    np.save(tmp_path / "C.npy", a @ b)
-    np.save(tmp_path / "S.npy", a @ a.T + 300 * np.eye(300))
-    np.save(tmp_path / "T.npy", rng.random((900, 60)))
-    np.save(tmp_path / "Y.npy", rng.random((900, 2)))
-    return tmp_path
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,10 @@ def linpack(
     DoesNotFitError
         When a machine lacks memory for its part: `missing` in bytes.
 
+    See Also
+    --------
+    hdgemm.mpi.solve : Systems over MPI.
+
     Examples
     --------
     >>> hdgemm.cluster.linpack(hdgemm.cluster.LinpackSettings(n=2000)).passed

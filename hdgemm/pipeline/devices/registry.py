@@ -66,6 +66,19 @@ def list_devices() -> DeviceList:
     """Return every device of this machine, the host first.
 
     Asks the drivers, and allocates no memory on devices.
+
+    Returns
+    -------
+    DeviceList
+        Devices with their memory; of one that cannot be used, the reason. Prints as a table.
+
+    See Also
+    --------
+    check_device : Test that a device computes correctly.
+
+    Examples
+    --------
+    >>> print(hdgemm.devices())
     """
     from hdgemm.pipeline.devices import cuda, opencl
 

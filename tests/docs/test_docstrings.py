@@ -1,0 +1,71 @@
+"""Docstrings of public functions: their sections, the names they refer to, their examples."""
+
+import doctest
+import inspect
+import re
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+import hdgemm
+from docs.site_hooks import public_names
+
+SECTIONS = ("Parameters", "Returns", "Raises", "See Also", "Examples")
+#: Sections that a function does without: a driver that fails is a line of its result.
+WITHOUT = {"hdgemm.devices": {"Parameters", "Raises"}}
+#: Examples that need a cluster, or MPI, or take a minute: tested in the folders of these calls.
+ELSEWHERE = ("hdgemm.cluster.", "hdgemm.mpi.", "hdgemm.check_device")
+#: The modules whose names a "See Also" may have.
+ROOMS = ("hdgemm", "hdgemm.linalg", "hdgemm.decomposition", "hdgemm.cluster", "hdgemm.mpi")
+
+
+def _found(name):
+    value = hdgemm
+    for part in name.split(".")[1:]:
+        value = getattr(value, part)
+    return value
+
+
+FUNCTIONS = [name for name in public_names() if inspect.isfunction(_found(name))]
+
+
+def _sections(name):
+    """Return the text of each section of a docstring."""
+    parts = re.split(r"^(\w[\w ]*)\n-+$", inspect.getdoc(_found(name)), flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return sections | ({"Returns": sections["Yields"]} if "Yields" in sections else {})
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_public_function_has_every_section(name):
+    missing = set(SECTIONS) - set(_sections(name)) - WITHOUT.get(name, set())
+    assert not missing
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_a_docstring_refers_to_exists(name):
+    entries = re.findall(r"^([^\s:][^:]*) : \S", _sections(name)["See Also"], re.MULTILINE)
+    assert entries
+    room = name.rpartition(".")[0]
+    for other in (one.strip() for entry in entries for one in entry.split(",")):
+        module, _, function = (other if "." in other else f"{room}.{other}").rpartition(".")
+        assert hasattr(import_module(module), function), other
+        assert other != name
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if not name.startswith(ELSEWHERE)])
+def test_the_examples_of_a_docstring_run(name, sandbox, cache, monkeypatch):
+    monkeypatch.chdir(sandbox)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    for stored, matrix in {"E": "T", "samples": "T", "L": "S"}.items():
+        (sandbox / f"{stored}.npy").symlink_to(f"{matrix}.npy")
+    x, y = np.random.default_rng(0).random((2, 300))
+    names = {"hdgemm": hdgemm, "np": np, "n": 300, "b": y, "x": x, "y": y}
+    names["largest"] = np.zeros(300)
+    if name == "hdgemm.linalg.open":
+        hdgemm.linalg.lu_factor("A.npy", out="LU.npy")
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(_found(name)))
+    assert examples
+    for example in examples:
+        exec(compile(example.source, name, "single"), names)
