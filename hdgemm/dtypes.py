@@ -9,6 +9,20 @@ if TYPE_CHECKING:
 
 #: Name of a supported dtype; each has a row in `ELEMENT_TYPES`.
 DTypeName = Literal["float32", "float64", "complex64", "complex128"]
+#: Name of a dtype that elements may be stored in: a supported one, or one of `CONVERTED`.
+StoredDTypeName = Literal[
+    DTypeName,
+    "float16",
+    "bfloat16",
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+]
 
 
 class ElementType(NamedTuple):

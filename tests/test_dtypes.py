@@ -7,7 +7,15 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from hdgemm.dtypes import ELEMENT_TYPES, LETTERS, SUPPORTED, DTypeName, listed
+from hdgemm.dtypes import (
+    CONVERTED,
+    ELEMENT_TYPES,
+    LETTERS,
+    SUPPORTED,
+    DTypeName,
+    StoredDTypeName,
+    listed,
+)
 from hdgemm.fortran import potrf
 from tests.reference import DTYPES
 
@@ -39,6 +47,7 @@ def test_one_module_lists_the_dtypes():
 
 def test_each_name_has_a_row():
     assert tuple(ELEMENT_TYPES) == SUPPORTED == get_args(DTypeName) == DTYPES
+    assert set(get_args(StoredDTypeName)) == {*SUPPORTED, *CONVERTED}
     assert [row.letter for row in ELEMENT_TYPES.values()] == list("sdcz")
     assert listed("or") == "float32, float64, complex64 or complex128"
 

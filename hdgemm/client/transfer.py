@@ -14,9 +14,9 @@ import httpx
 import numpy as np
 
 from hdgemm.client.connection import RemoteError
-from hdgemm.dtypes import SUPPORTED, listed
 from hdgemm.errors import InputError
 from hdgemm.matrices.factor_files import remove_described
+from hdgemm.matrices.layout import check_read
 from hdgemm.matrices.npy import read_header
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ def _opened(matrix: NDArray[Any] | str | os.PathLike[str]) -> Iterator[_Source]:
 def _check(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
     if len(shape) != 2:
         raise InputError(f"{name} must be a matrix (2-D), it has shape {shape}")
-    if dtype.name not in SUPPORTED:
-        raise InputError(f"{name} is {dtype}; {listed('and')} can be sent")
+    check_read(dtype, name)
 
 
 def upload(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from hdgemm.errors import InputError
+from hdgemm.matrices.layout import as_dtype
 from hdgemm.options import Options
+from hdgemm.product.arguments import stored_dtype
 from hdgemm.routines.registry import commands
 from hdgemm.server.backend import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    import numpy as np
 
     from hdgemm.server.backend import Source
     from hdgemm.server.settings import Settings
@@ -52,11 +54,20 @@ def problem_of(
     parameters = parameters_of(process, inputs)
     shapes = {name: source.shape for name, source in sources.items()}
     extents = (_of_routine if process in commands() else _of_product)(process, parameters, shapes)
-    dtype = np.result_type(*(source.dtype for source in sources.values())).name
+    dtype = _result_dtype(process, parameters, sources).name
     return Problem(
         process=process, **extents, dtype=dtype, operands=sources, parameters=parameters,
         folder=folder,
     )  # fmt: skip
+
+
+def _result_dtype(
+    process: str, parameters: Mapping[str, Any], sources: Mapping[str, Source]
+) -> np.dtype[Any]:
+    """Return the dtype of the result, as the library chooses it."""
+    dtypes = tuple(as_dtype(source.dtype) for source in sources.values())
+    whole = process == "gemm" and "c" not in sources and parameters.get("alpha", 1.0) == 1
+    return stored_dtype(dtypes, whole=whole)
 
 
 def _of_product(

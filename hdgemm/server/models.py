@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from hdgemm.dtypes import DTypeName  # noqa: TC001  (Pydantic reads it)
+from hdgemm.dtypes import StoredDTypeName  # noqa: TC001  (Pydantic reads it)
 from hdgemm.errors import InputError
 from hdgemm.options import parse_size
 from hdgemm.server.tables import DEFAULT_PRIORITY
@@ -295,7 +295,7 @@ class NewMatrix(Strict):
 
     name: Name = ""
     shape: Annotated[list[Extent], Field(min_length=2, max_length=2)]
-    dtype: DTypeName = "float64"
+    dtype: StoredDTypeName = "float64"
     order: Literal["C", "F"] = "C"
     format: Literal["raw", "npy"] = "raw"
     size: Annotated[int, Field(ge=0, le=1 << 50)] | None = None

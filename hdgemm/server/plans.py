@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.matrices.factor_files import FactorFiles
+from hdgemm.matrices.layout import as_dtype
 from hdgemm.routines.registry import commands
 from hdgemm.server.backend import Demand
 
@@ -72,7 +73,7 @@ def _plan_product(
 def _stand_in(path: Path, operand: Source) -> Path:
     """Make a sparse file for the result of a job that has not run yet."""
     rows, cols = operand.shape
-    dtype = np.dtype(operand.dtype)
+    dtype = as_dtype(operand.dtype)
     with path.open("wb") as stream:
         header = {"descr": dtype.str, "fortran_order": False, "shape": (rows, cols)}
         np.lib.format.write_array_header_1_0(stream, header)

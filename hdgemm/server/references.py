@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import HdgemmError, InputError
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.layout import check_read
 from hdgemm.matrices.npy import read_header
 from hdgemm.server import jobs, paths, uploads
 from hdgemm.server.backend import Source
@@ -55,7 +55,7 @@ def describe_file(path: Path, roots: Sequence[Path]) -> tuple[tuple[int, int], s
     with paths.opened(path, roots) as fd:
         try:
             header = read_header(Path(f"/proc/self/fd/{fd}"))
-            check_dtype(header.dtype, str(path))
+            check_read(header.dtype, str(path))
         except InputError as error:
             message = str(error).replace(f"/proc/self/fd/{fd}", str(path))
             raise type(error)(message, **{**error.numbers, "path": str(path)}) from None

@@ -10,10 +10,10 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import sqlalchemy as sa
 
 from hdgemm.errors import InputError
+from hdgemm.matrices.layout import as_dtype
 from hdgemm.matrices.location import format_named
 from hdgemm.matrices.npy import npy_header, read_header
 from hdgemm.matrices.transfer import ALIGNMENT
@@ -39,7 +39,7 @@ def content_path(matrix_id: str, settings: Settings) -> Path:
 
 def content_size(new: NewMatrix) -> int:
     """Return how many bytes will be uploaded."""
-    elements = new.shape[0] * new.shape[1] * np.dtype(new.dtype).itemsize
+    elements = new.shape[0] * new.shape[1] * as_dtype(new.dtype).itemsize
     if format_named(new.format).has_header:
         return elements + 128 if new.size is None else new.size
     if new.size not in {None, elements}:
@@ -75,7 +75,7 @@ def create_file(matrix: StoredMatrix, path: Path) -> None:
         if matrix.file_size:
             os.posix_fallocate(fd, 0, matrix.file_size)
         if not format_named(matrix.format).has_header:
-            shape, dtype = (matrix.rows, matrix.cols), np.dtype(matrix.dtype).newbyteorder("<")
+            shape, dtype = (matrix.rows, matrix.cols), as_dtype(matrix.dtype).newbyteorder("<")
             os.pwrite(fd, npy_header(shape, dtype, matrix.order), 0)
         os.fsync(fd)
     except OSError as error:

@@ -191,7 +191,7 @@ def test_a_path_that_leads_out_by_a_link_is_refused(
         b"\x93NUMPY",
         npy(np.zeros((3, 4)))[:-1],
         npy(np.zeros(12)),
-        npy(np.zeros((3, 4), "i4")),
+        npy(np.zeros((3, 4), "u8")),
         b"\x93NUMPY\x01\x00\x76\x00" + b"__import__('os').system('true')".ljust(0x75) + b"\n",
         b"\x93NUMPY\x02\x00\xff\xff\xff\xff",
         npy(np.zeros((3, 4))).replace(b"(3, 4)", b"(9**9**9, 4)"[:6]),

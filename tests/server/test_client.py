@@ -99,7 +99,7 @@ def test_refusals_are_the_librarys_errors(client: Client) -> None:
     with pytest.raises(InputError):
         client.upload(np.zeros(3))
     with pytest.raises(InputError):
-        client.upload(np.zeros((3, 3), int))
+        client.upload(np.zeros((3, 3), np.uint64))
 
 
 def test_a_cancelled_job_is_told_apart(idle: Threaded) -> None:

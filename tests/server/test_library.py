@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+import hdgemm
+from hdgemm.client import Client
 from hdgemm.errors import CancelledRunError
+from hdgemm.matrices.layout import as_dtype
 from hdgemm.options import Options
 from hdgemm.profiling.results import Profile
 from hdgemm.server.backend import Call, JobWatch
@@ -18,6 +21,7 @@ from tests.server.harness import LIMIT, Live, finished, newest_runner, submit, w
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 A, B = {"path": "a.npy"}, {"path": "b.npy"}
 
@@ -54,6 +58,28 @@ def test_a_product_file_to_file_with_less_memory_than_it_has(real: Live) -> None
     assert (wrong["status"], wrong["error"]["origin"]) == ("failed", "user")
     assert wrong["verification"]["passed"] is False
     assert wrong["error"]["detail"] == wrong["report"]["summary"]
+
+
+@pytest.mark.parametrize(
+    "stored", [("int8", "int8"), ("float16", "bfloat16"), ("int64", "float32")]
+)
+def test_products_of_every_stored_dtype_are_the_library_s(
+    real: Live, tmp_path: Path, stored: tuple[str, str]
+) -> None:
+    pytest.importorskip("ml_dtypes")
+    numbers = np.random.default_rng(8).integers(-9, 10, (2, 12, 12))
+    a, b = (x.astype(as_dtype(name)) for x, name in zip(numbers, stored, strict=True))
+    np.save(tmp_path / "b.npy", b)
+    expected = hdgemm.matmul(a, b)
+    with Client(real.url, patience=LIMIT) as client:
+        c = client.multiply(a, tmp_path / "b.npy")
+        again = client.submit(a, b)
+        doubled = client.multiply(again.wait(), np.eye(12))
+        description = again.info["output"]
+    assert c.dtype == expected.dtype
+    np.testing.assert_array_equal(c, expected)
+    assert description["dtype"] == expected.dtype.name
+    np.testing.assert_array_equal(doubled, expected)
 
 
 @pytest.mark.parametrize(
