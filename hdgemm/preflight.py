@@ -8,10 +8,12 @@ from hdgemm.call.compute import compute
 from hdgemm.call.keywords import Call, ExecuteKeywords, public_call
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.machine.limits import default_host_bytes, memory_limit
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.conversion import computed_in
+from hdgemm.matrices.layout import check_read
 from hdgemm.options import Options, whole_number
 from hdgemm.pipeline.plan import OperandSpec, Plan, Problem
 from hdgemm.pipeline.plans import Plans
+from hdgemm.product.arguments import stored_dtype
 from hdgemm.product.product import Product
 from hdgemm.run.members import names_for, plan_members, preflight
 from hdgemm.run.session import session_for
@@ -19,8 +21,10 @@ from hdgemm.run.session import session_for
 if TYPE_CHECKING:
     from typing import Unpack
 
+    import numpy as np
+
     from hdgemm.pipeline.devices.protocol import Device
-    from hdgemm.pipeline.plan import Path
+    from hdgemm.pipeline.plan import Path, Place
     from hdgemm.report import Report
     from hdgemm.run.session import Session
 
@@ -104,7 +108,8 @@ def plan_gemm(
     m, n, k
         At least 1.
     dtype
-        float32, float64, complex64 or complex128.
+        Of A and B as they are stored: float32, float64, complex64, complex128, or a type that is
+        converted when it is loaded, such as int8. C then has the type that `matmul` gives it.
 
     Returns
     -------
@@ -135,17 +140,23 @@ def plan_shape(
 ) -> Plans:
     """Do what `plan_gemm` does, and return the plan of each device."""
     m, n, k = (whole_number(extent, "each of m, n and k", bits=62) for extent in (m, n, k))
-    kind = check_dtype(dtype, "the product")
-    if max(m * k, k * n, m * n) * kind.itemsize >= 2**63:
-        raise InputError(f"a {kind} matrix of m = {m}, n = {n}, k = {k} has 2^63 bytes or more")
-    nbytes = (m * k + k * n + m * n) * kind.itemsize
+    stored = check_read(dtype, "the product")
+    computed, kept = computed_in(stored), stored_dtype((stored, stored))
+    if max(m * k, k * n, m * n) * max(computed.itemsize, stored.itemsize) >= 2**63:
+        raise InputError(f"a {computed} matrix of m = {m}, n = {n}, k = {k} has 2^63 bytes or more")
+    nbytes = (m * k + k * n) * stored.itemsize + m * n * kept.itemsize
     with session_for(None, options) as (session, chosen), session.running(chosen):
         in_memory = nbytes <= (chosen.host_bytes or default_host_bytes())
 
         def problem_for(device: Device) -> Problem:
-            path: Path = "resident" if in_memory and device.spec.unified else "staged"
-            spec = OperandSpec(False, "memory" if in_memory else "file", path, kind.itemsize)
-            return Problem(m, n, k, kind.name, spec, spec, spec)
+            def spec(found: np.dtype[Any]) -> OperandSpec:
+                resident = in_memory and device.spec.unified and found.name == computed.name
+                path: Path = "resident" if resident else "staged"
+                place: Place = "memory" if in_memory else "file"
+                return OperandSpec(False, place, path, found.itemsize)
+
+            source = spec(stored)
+            return Problem(m, n, k, computed.name, source, source, spec(kept))
 
         members = plan_members(problem_for, names_for(chosen, 2 * m * n * k), chosen, session)
         return Plans(member.plan for member in members)

@@ -8,7 +8,7 @@ import typer
 
 from hdgemm.cli import arguments as args
 from hdgemm.cli.output import print_plans, print_result
-from hdgemm.dtypes import DTypeName  # noqa: TC001  (Typer reads it)
+from hdgemm.dtypes import StoredDTypeName  # noqa: TC001  (Typer reads it)
 from hdgemm.errors import InputError
 from hdgemm.routines.registry import planned
 
@@ -29,7 +29,9 @@ def command(
             "the order n, n and the number of right-hand sides, or the files A and B.",
         ),
     ],
-    dtype: Annotated[DTypeName, typer.Option(help="Type of the elements, with M N K.")] = "float64",
+    dtype: Annotated[
+        StoredDTypeName, typer.Option(help="Type of the stored elements, with extents.")
+    ] = "float64",
     out: Annotated[str | None, typer.Option(help="Where C would go, with A B.")] = None,
     c: Annotated[str | None, typer.Option(help="The old C, with A B.")] = None,
     beta: Annotated[str, typer.Option(help="Factor of the old C; 0 never reads it.")] = "0",

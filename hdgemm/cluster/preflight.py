@@ -18,7 +18,8 @@ from hdgemm.cluster.product import (
 from hdgemm.cluster.virtual_time import VirtualWorker
 from hdgemm.cluster.workers import ask
 from hdgemm.errors import InputError
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.conversion import computed_in
+from hdgemm.matrices.layout import check_read
 from hdgemm.options import whole_number
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.product.product import Product
@@ -115,14 +116,15 @@ def plan_shape(
     """
     check_client(client)
     m, n, k = (whole_number(extent, "each of m, n and k", bits=62) for extent in (m, n, k))
-    kind = check_dtype(dtype, "the product")
+    stored = check_read(dtype, "the product")
+    kind = computed_in(stored)
     extents = Extents(secrets.token_hex(8), m, n, k, kind.name, check_options(options))
     infos = ask(client, extents).values()
     return plan_cluster(
         (m, n, k),
         kind.name,
         _workers(infos, kind.itemsize),
-        costs=Costs(k, kind.itemsize, kind.itemsize, row_bytes=n * kind.itemsize),
+        costs=Costs(k, stored.itemsize, stored.itemsize, row_bytes=n * stored.itemsize),
         bandwidth=_bandwidth(infos, storage),
         memory=min(info.memory for info in infos),
         itemsize=kind.itemsize,

@@ -10,7 +10,7 @@ from hdgemm.call.keywords import Call
 from hdgemm.call.operands import open_matrix
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.machine.limits import memory_limit
-from hdgemm.matrices.layout import check_dtype
+from hdgemm.matrices.layout import check_read
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.planned import planned_matrix
 from hdgemm.matrices.stored import StoredMatrix
@@ -139,7 +139,7 @@ def _described(a: Any, dtype: str) -> StoredMatrix | None:
     if shape is None:
         return None
     where = Location(Path.cwd() / "A.npy")
-    return StoredMatrix(planned_matrix(where, shape, check_dtype(dtype, "a")), writable=False)
+    return StoredMatrix(planned_matrix(where, shape, check_read(dtype, "a")), writable=False)
 
 
 def _new_files(routine: Routine, arguments: Mapping[str, Any]) -> Any:

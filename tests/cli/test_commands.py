@@ -99,6 +99,9 @@ def test_multiply_takes_the_type_of_c(tmp_path, hdgemm):
         found = np.load(tmp_path / "D.npy")
         assert found.dtype == expected
         assert (found == -128 * 127 * 4).all()
+    extents = hdgemm("plan", "3", "2", "4", "--dtype", "int8", "--json", cwd=tmp_path)
+    assert '"load1": 20,' in extents.stdout, extents.stderr
+    assert '"store2": 48' in extents.stdout
     failed(hdgemm(*call, "--dtype", "int8", cwd=tmp_path), 2, "int8", "float32")
     failed(hdgemm(*call, "--dtype", "float32", "--cluster", "s:1", cwd=tmp_path), 2, "--cluster")
 

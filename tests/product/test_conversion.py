@@ -200,3 +200,20 @@ def test_factorisations_convert(tmp_path):
     stored = hdgemm.open("A.npy")
     assert (stored * 3 == a * 3.0).all()
     np.testing.assert_allclose(np.linalg.solve(stored, b), np.linalg.solve(a, b), atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "bfloat16"])
+def test_a_plan_of_extents_moves_the_stored_bytes(tmp_path, dtype):
+    kind = np.dtype(bfloat16() if dtype == "bfloat16" else dtype)
+    np.save(tmp_path / "A.npy", np.zeros((300, 200), kind))
+    np.save(tmp_path / "B.npy", np.zeros((200, 400), kind))
+    options = hdgemm.Options(host_memory="600kB", devices="host", threads=1)
+    (stored,) = hdgemm.plan(
+        tmp_path / "A.npy", tmp_path / "B.npy", out=tmp_path / "C.npy", options=options
+    )
+    planned = hdgemm.plan_gemm(300, 400, 200, dtype=dtype, options=options)
+    assert planned.problem == stored.problem
+    assert planned.planned_bytes == stored.planned_bytes
+    # In an array of memory they are converted, too.
+    in_memory = hdgemm.plan_gemm(30, 40, 20, dtype=dtype)
+    assert in_memory.problem.a.path == "staged"

@@ -135,7 +135,7 @@ def test_a_first_calibration_is_a_phase_of_its_own(files, tmp_path, monkeypatch)
         (InputTypeError, "'gray8'", lambda: hdgemm.create("x.npy", (3, 3), "gray8")),
         (InputTypeError, "'gray8'", lambda: hdgemm.create("x.bin::3x3:float64", (3, 3), "gray8")),
         (InputTypeError, "'gray8'", lambda: hdgemm.linalg.plan("lu", 10, dtype="gray8")),
-        (InputTypeError, "int8", lambda: hdgemm.linalg.plan("lu", 10, dtype="int8")),
+        (InputTypeError, "uint64", lambda: hdgemm.linalg.plan("lu", 10, dtype="uint64")),
         (
             InputTypeError,
             "no argument assum_a: it has assume_a, lower, transposed, refine, overwrite_a",
