@@ -393,6 +393,8 @@ def _summary(report: Report) -> list[str]:
             for name, seconds in report.phases.items()
         ]
         lines.append(f"phases, and as expected: {', '.join(took)}")
+    if note := report.plan.get("note"):
+        lines.append(str(note))
     if (found := report.resumption) is not None:
         parts = format_count(found.tiles, "slab" if "kind" in report.plan else "tile")
         lines.append(

@@ -61,7 +61,8 @@ class JointPlan:
     Parameters
     ----------
     facts
-        Kind, shape, dtype and memory limit of the whole, as its report has them.
+        Kind, shape, dtype and memory limit of the whole, as its report has them; a ``"note"`` is
+        the last line of the text.
     parts
         In the order in which they run.
     """
@@ -128,6 +129,7 @@ class JointPlan:
         if left := len(self.parts) - len(shown):
             shown.append(f"and {format_count(left, 'more part')} (--json, to_dict() have them all)")
         whole = [f"in all: {moved_line(self)}", memory_line(self), expected_line(self)]
+        whole += [str(self.facts["note"])] if "note" in self.facts else []
         return "\n\n".join([*shown, "\n".join(whole)])
 
 

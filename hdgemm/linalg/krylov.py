@@ -89,8 +89,8 @@ def svds(
         A tuple (U, s, Vh), or s without vectors. Each is an array, a stored matrix or view, or the
         location of a file, which appears when it is complete; None for a new array.
     report
-        Called with the report: ``report.plan`` has ``"passes"``, ``"block"``, and ``"residual"``,
-        the largest residual in units of s[0]².
+        Called with the report: ``report.plan`` has ``"passes"``, ``"block"``, ``"residual"``, the
+        largest residual in units of s[0]², and ``"note"`` where small values took a further pass.
     checkpoint
         As in `svd`: no pass of the iteration is repeated.
     **keywords
@@ -104,7 +104,8 @@ def svds(
     Warns
     -----
     LinAlgWarning
-        When values have not converged after `maxiter` reads.
+        When values have not converged after `maxiter` reads; when ``||A^H·u - s·v||`` exceeds
+        `tol`·s[0] for values below 2·eps^(1/3)·s[0], which A^H·A cannot resolve.
 
     Raises
     ------
@@ -123,8 +124,10 @@ def svds(
     Notes
     -----
     C. Musco, C. Musco: Randomized block Krylov methods for stronger and faster approximate
-    singular value decomposition, 2015. Values and U come from TSQR of A·V: errors are some eps·s[0]
-    for values above √eps·s[0]. Smaller ones are lost in A^H·A: `svd` finds them.
+    singular value decomposition, 2015. Values and U come from TSQR of A·V. Where the least value is
+    below 2·eps^(1/3)·s[0], A^H·A mixes its vector with others: a further read finds V by TSQR of A
+    times the whole basis. Values then have errors of some eps·s[0], where the basis holds their
+    vectors.
 
     Examples
     --------

@@ -10,11 +10,14 @@ import numpy as np
 from scipy.linalg import LinAlgWarning
 
 from hdgemm.call.run import folder_of
+from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.rows import rows_for
 from hdgemm.linalg.rows.checkpoint import RunLimits
-from hdgemm.linalg.rows.krylov import KrylovBasis
+from hdgemm.linalg.rows.krylov import KrylovBasis, RitzPairs
+from hdgemm.linalg.rows.products import NormalProduct
 from hdgemm.linalg.rows.sums import Norm
+from hdgemm.linalg.rows.triangle_svd import TriangleSvd
 from hdgemm.linalg.rows.tsqr import ProjectedTriangle
 
 if TYPE_CHECKING:
@@ -27,9 +30,9 @@ if TYPE_CHECKING:
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.krylov import KrylovPlan
     from hdgemm.linalg.planning.rows import RowPlan, RowShape
-    from hdgemm.linalg.rows.krylov import Choice, RitzPairs
+    from hdgemm.linalg.rows.krylov import Choice
     from hdgemm.linalg.rows.passes import Passes
-    from hdgemm.linalg.rows.products import GatheredProduct, NormalProduct
+    from hdgemm.linalg.rows.products import GatheredProduct
     from hdgemm.linalg.rows.source import TallRows
 
 
@@ -136,7 +139,43 @@ class KrylovIteration:
                 LinAlgWarning,
                 stacklevel=4,
             )
-        return pairs, {"passes": count, "block": plan.width, "residual": residual}
+        facts: dict[str, Any] = {"passes": count, "block": plan.width, "residual": residual}
+        if isinstance(product, NormalProduct) and _mixed(pairs.values, rows.dtype):
+            note = None
+            try:
+                pairs = self._of_whole_basis(passes, rows, basis, len(pairs.values))
+            except DoesNotFitError as error:
+                note = str(error)
+            else:
+                facts["passes"] += 1
+                note = (
+                    "one pass of A times the whole basis, since A^H·A mixes vectors of values "
+                    f"below {_mixing(rows.dtype):.1e}·s[0]"
+                )
+            facts["note"] = note
+            _warn_of_small(pairs, basis, rows.dtype, plan.tolerance)
+        return pairs, facts
+
+    def _of_whole_basis(
+        self, passes: Passes, rows: TallRows, basis: KrylovBasis, k: int
+    ) -> RitzPairs:
+        """Return k pairs from the singular values of A times the basis, with errors of eps·s[0].
+
+        Raises
+        ------
+        DoesNotFitError
+            When the triangle does not fit beside the basis.
+        """
+        q = passes.keep(lambda: np.ascontiguousarray(basis.columns))
+        triangle = ProjectedTriangle(q)
+        work = triangle.work(rows.shape)
+        work = replace(work, shared_bytes=work.shared_bytes + basis.nbytes)
+        reading = rows_for(rows.shape, [work], folder_of(rows.a), self.how)
+        dense = plan_dense("SVD of R", q.shape[1], rows.dtype, self.how, vectors=True)
+        passes.reduce(rows, [triangle], reading)
+        found = passes.dense(dense, lambda: TriangleSvd.of(triangle.r))
+        coefficients, values = found.vh[:k].conj().T, found.s[:k] ** 2
+        return RitzPairs(values, q @ coefficients, basis.residuals(coefficients, values))
 
     def _scaled(self, passes: Passes, rows: TallRows) -> TallRows:
         """Divide A by its largest element, where squares would overflow or underflow."""
@@ -153,3 +192,43 @@ def _in_range(product: NDArray[Any]) -> bool:
     """Say whether a product has neither overflowed nor lost digits to underflow."""
     largest, limits = float(np.abs(product).max(initial=0.0)), np.finfo(product.dtype)
     return bool(limits.tiny / limits.eps < largest < limits.max)
+
+
+def _mixing(dtype: np.dtype[Any]) -> float:
+    """Return the part of s[0] below which vectors from A^H·A spoil the values of A·V.
+
+    A rounding error of eps·s[0]² turns a vector by eps·(s[0]/s)², which changes its value by half
+    the square of this angle times s: eps·s[0] where s is the cube root of eps times s[0].
+    """
+    return 2.0 * float(np.cbrt(np.finfo(dtype).eps))
+
+
+def _mixed(squares: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Say whether the least of some values, given by their squares, is too small for A^H·A."""
+    return bool(len(squares)) and float(squares[-1]) < _mixing(dtype) ** 2 * float(squares[0])
+
+
+def _warn_of_small(
+    pairs: RitzPairs, basis: KrylovBasis, dtype: np.dtype[Any], tolerance: float
+) -> None:
+    """Warn of small values whose residuals for A exceed a tolerance, in units of s[0].
+
+    The residuals of A^H·A are relative to s[0]². A basis of the whole space has exact values.
+    """
+    eps, n = float(np.finfo(dtype).eps), len(pairs.vectors)
+    values = np.sqrt(np.maximum(pairs.values.astype(float), 0))
+    unit = float(values[0]) or 1.0
+    small = (values < _mixing(dtype) * unit) & (values > n * eps * unit)
+    if basis.complete or not small.any():
+        return
+    residuals = pairs.residuals[small] / values[small] / unit
+    wrong = int(np.count_nonzero(residuals > tolerance))
+    if wrong:
+        warnings.warn(
+            f"{wrong} of {len(values)} singular values are so small, below "
+            f"{_mixing(dtype):.1e}·s[0], that A^H·A has lost digits of them: ||A^H·u - s·v|| is up "
+            f"to {residuals.max():.1e}·s[0], wanted are {tolerance:.1e}·s[0]; raise tol or block, "
+            "or take svd",
+            LinAlgWarning,
+            stacklevel=5,
+        )

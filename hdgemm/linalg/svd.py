@@ -146,8 +146,9 @@ def svd(
     options
         `host_memory`, `threads`; ``tile=(mb, nb, kb)`` forces blocks of mb rows.
     report
-        Called with the report: ``report.plan["condition"]`` is s[0]/s[-1], and
-        ``report.plan["passes"]`` the number of passes.
+        Called with the report: ``report.plan["condition"]`` is s[0]/s[-1],
+        ``report.plan["passes"]`` the number of passes, and ``report.plan["note"]`` says why there
+        are so many.
     checkpoint
         As in `svdvals`, beside the first file of `out`; the pass of TSQR is not repeated.
     **keywords
@@ -300,6 +301,10 @@ def prepare(
             rows_for(rows.shape, [multiplying], folder, run),
         )
         facts = facts_of("svd", source.shape, dtype.name, run.options)
+        facts["note"] = (
+            f"where s[0]/s[-1] exceeds {view.shape[0]}, a third pass: A·V/s is orthogonal to "
+            "s[0]/s[-1]·eps only, and U is formed from the reflectors of TSQR"
+        )
         found = _Decomposition(source, rows, wide, results, plans, driver, run, call, facts)
         yield Prepared(JointPlan(facts, plans), found.run)
 
@@ -345,10 +350,10 @@ class _Decomposition:
             targets = open_results(stack, self.results, self.source)
             u, s, vh = (target.stored for target in targets)
             tall = TallSvd(self.rows, self.plans, self.driver, folder_of(self.source), self.how)
-            found, count = tall.run(passes, vh.T if self.wide else u)
+            found, facts = tall.run(passes, vh.T if self.wide else u)
             small = found.vh.T if self.wide else found.vh
             (u if self.wide else vh)[:, :] = small
             s[:, :] = found.s[:, np.newaxis]
-            passes.finish(self.facts | {"condition": found.condition, "passes": count})
+            passes.finish(self.facts | facts)
         u, s, vh = map(Result.value, self.results, targets)
         return u, s, vh

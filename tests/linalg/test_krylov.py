@@ -198,3 +198,36 @@ def test_no_warning_where_all_converges():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         linalg.svds(np.diag(np.arange(1.0, 40)), 3)
+
+
+@pytest.mark.parametrize("k", [20, 32, 40])
+@pytest.mark.parametrize("condition", [1e12, 1e15])
+def test_small_values_have_errors_of_working_precision(condition, k):
+    s, reports = np.geomspace(1, 1 / condition, 40), []
+    a = matrix_of(900, 40, s, "float64")
+    check_triplets(a, s, linalg.svds(a, k, report=reports.append))
+    values = linalg.svds(a, k, return_singular_vectors=False, report=reports.append)
+    assert np.abs(values - s[:k]).max() < 100 * np.finfo(float).eps
+    for report in reports:
+        assert "A times the whole basis" in report.plan["note"]
+        assert report.plan["note"] in str(report)
+
+
+def test_small_values_that_the_basis_does_not_resolve_warn_with_residuals():
+    s = np.geomspace(1, 1e-15, 300)
+    a = matrix_of(900, 300, s, "float64")
+    with pytest.warns(scipy.linalg.LinAlgWarning, match=r"A\^H·A has lost digits of them"):
+        values = linalg.svds(a, 150, block=158, return_singular_vectors=False)
+    assert np.abs(values - s[:150]).max() < 1e-7
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        linalg.svds(a, 150, block=158, tol=1e-6, return_singular_vectors=False)
+
+
+def test_components_of_small_variances_have_errors_of_working_precision():
+    s = np.geomspace(1, 1e-13, 40)
+    a = matrix_of(900, 40, s, "float64")
+    a -= a.mean(axis=0)
+    found = hdgemm.decomposition.PCA(30, svd_solver="krylov").fit(a)
+    exact = np.linalg.svd(a, compute_uv=False)[:30]
+    assert np.abs(found.singular_values_ - exact).max() < 100 * np.finfo(float).eps

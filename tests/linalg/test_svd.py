@@ -84,6 +84,8 @@ def test_any_spectrum_has_orthogonal_vectors(kind, shape, dtype):
     assert_values(a, svdvals(a, options=ROWS))
     plan = reports[0].plan
     assert plan["passes"] == (2 if plan["condition"] <= m else 3)
+    assert plan["note"].startswith("U = A·V/s" if plan["passes"] == 2 else "a third pass")
+    assert f"{plan['condition'] * np.finfo(dtype).eps:.1e}" in plan["note"]
     if kind in ("ties", "kappa 1e15"):
         assert plan["passes"] == (2 if kind == "ties" else 3)
 

@@ -87,6 +87,29 @@ class KrylovBasis:
         self._count += width
         self.block = self._next(product)
 
+    @property
+    def columns(self) -> NDArray[Any]:
+        """The basis that is held, as a view."""
+        return self._held[0]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the basis spans the whole space."""
+        return self._count == len(self._basis)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays of the basis and of its products."""
+        return self._basis.nbytes + self._products.nbytes
+
+    def residuals(self, coefficients: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+        """Return ``||G·v - value·v||`` for the vectors v with some coefficients in the basis."""
+        basis, products = self._held
+        found: NDArray[Any] = np.linalg.norm(
+            products @ coefficients - (basis @ coefficients) * values, axis=0
+        )
+        return found
+
     def ritz(self, k: int) -> RitzPairs:
         """Return the k most wanted Ritz pairs, or fewer from a small basis."""
         values, coefficients = self._rayleigh()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,18 +50,31 @@ class TallSvd:
     folder: Path | None
     how: OpenRun
 
-    def run(self, passes: Passes, target: StoredMatrix) -> tuple[TriangleSvd, int]:
-        """Store U in `target`; return the decomposition of R and the number of passes."""
+    @property
+    def most(self) -> int:
+        """The largest s[0]/s[-1] for which U is A·V·diag(1/s)."""
+        return max(1, len(self.rows.a))
+
+    def run(self, passes: Passes, target: StoredMatrix) -> tuple[TriangleSvd, dict[str, Any]]:
+        """Store U in `target`; return the decomposition of R, and facts for the report.
+
+        The facts are the condition, the number of passes, and a note why there are so many.
+        """
         multiplying = self.plans[2]
         found = self._of_triangle(passes)
         rows = replace(self.rows, check_finite=False)
         with np.errstate(all="ignore"):
             w = np.ascontiguousarray(found.vh.conj().T / found.s)
-        if found.condition <= max(1, len(rows.a)) and np.isfinite(w).all():
+        condition = found.condition
+        loss = condition * float(np.finfo(rows.dtype).eps)
+        why = f"A·V/s is orthogonal to s[0]/s[-1]·eps = {loss:.1e}"
+        if condition <= self.most and np.isfinite(w).all():
             passes.reduce(rows, [StoredProduct((w,), target)], multiplying)
-            return found, 2
+            return found, {"condition": condition, "passes": 2, "note": f"U = A·V/s: {why}"}
         del w, found  # before the next ones
-        return self._by_reflectors(passes, rows, target), 3
+        note = f"a third pass, U from the reflectors of TSQR: {why} only, s[0]/s[-1] > {self.most}"
+        facts = {"condition": condition, "passes": 3, "note": note}
+        return self._by_reflectors(passes, rows, target), facts
 
     def _of_triangle(self, passes: Passes) -> TriangleSvd:
         reading, dense, _ = self.plans
