@@ -23,6 +23,7 @@ from bench.campaigns.run_kills import kill_often
 from bench.campaigns.tally import Tally, add_save
 from hdgemm import linalg
 from hdgemm.decomposition import pca
+from hdgemm.durable.earlier_run import EarlierRun
 from hdgemm.options import Options
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class RowSubject:
     def recorded(self) -> int:
         """Blocks of rows of finished passes, and of the cores of the pass that was killed."""
         m, found = len(np.load(self.folder / "A.npy", mmap_mode="r")), 0
+        if EarlierRun.at(self.folder / f".{self.outs[0].name}.hdgemm-journal") is None:
+            return 0  # killed before it began, or while it removed the records of a finished run
         base = f".{self.outs[0].name}.work"
         for path in self.folder.glob(f"{base}.*.npz"):
             kind = path.name.removeprefix(base)
