@@ -15,6 +15,7 @@ import numpy as np
 
 from hdgemm import linalg
 from hdgemm.blas.products import matmul as _matmul
+from hdgemm.call.array_library import in_namespace, namespace_of
 from hdgemm.dtypes import SUPPORTED, listed
 from hdgemm.errors import InputError, InputTypeError
 
@@ -192,7 +193,7 @@ def _taken(
     stacks
         Any number of dimensions is taken.
     """
-    space = _namespace(operands)
+    space = namespace_of(operands)
     taken = [_host(x) for x in operands]
     for x in taken:
         if x.dtype.kind not in numbers or (x.dtype.kind in "fc" and x.dtype.name not in SUPPORTED):
@@ -208,9 +209,7 @@ def _taken(
     def back(result: Any) -> Any:
         if space is None:
             return np.asarray(result)
-        device = getattr(first, "device", None)
-        on = {} if device is None or isinstance(device, str) else {"device": device}
-        return space.asarray(np.ascontiguousarray(result).reshape(np.shape(result)), **on)
+        return in_namespace(space, result, first)
 
     return taken, back
 
@@ -224,29 +223,3 @@ def _host(x: Any) -> Any:
     if int(x.__dlpack_device__()[0]) == 1:
         return np.from_dlpack(x)
     return np.from_dlpack(x, device="cpu", copy=True)
-
-
-def _namespace(operands: tuple[Any, ...]) -> Any:
-    """Return the operands' array namespace; None for NumPy's.
-
-    Raises
-    ------
-    InputTypeError
-        When there is none, or more than one.
-    """
-    if all(isinstance(x, np.ndarray) for x in operands):
-        return None
-    try:
-        from array_api_compat import array_namespace
-    except ImportError:
-        found = {getattr(x, "__array_namespace__", lambda: None)() for x in operands}
-        if None in found or len(found) != 1:
-            raise InputTypeError(
-                "operands must be arrays of one library that has __array_namespace__; for PyTorch "
-                "and Dask: pip install array-api-compat"
-            ) from None
-        return found.pop()
-    try:
-        return array_namespace(*operands)
-    except TypeError as error:
-        raise InputTypeError(f"operands must be arrays of one library: {error}") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import hdgemm
 from hdgemm import array_api
 from hdgemm.errors import InputError, InputTypeError
 
@@ -147,3 +148,30 @@ def test_what_is_refused():
         array_api.svd(strict.asarray(np.ones((3, 2))))
     with pytest.raises(InputError, match="mode"):
         array_api.qr(x, mode="r")
+
+
+@pytest.mark.parametrize("library", ["strict", "dask"])
+def test_linalg_returns_arrays_of_the_callers_library(library):
+    xp = LIBRARIES[library]
+    a = np.random.default_rng(5).standard_normal((6, 6))
+    x = xp.asarray(a)
+    q, r = hdgemm.linalg.qr(x)
+    solution = hdgemm.linalg.solve(x, xp.asarray(a[:, :2]))
+    for found in (q, r, solution, hdgemm.linalg.svdvals(x)):
+        assert type(found) is type(x)
+    np.testing.assert_allclose(np.asarray(q) @ np.asarray(r), a, atol=1e-12)
+    np.testing.assert_allclose(np.asarray(solution), np.eye(6, 2), atol=1e-12)
+    assert type(hdgemm.linalg.det(x)) is float
+
+
+def test_linalg_returns_numpy_of_operands_of_two_libraries(tmp_path):
+    a, out = np.diag([1.0, 2.0, 4.0]), np.zeros((3, 3))
+    x = strict.asarray(a)
+    assert type(hdgemm.linalg.solve(x, a)) is np.ndarray
+    assert hdgemm.linalg.inv(x, out=out) is out
+    np.save(tmp_path / "A.npy", a)
+    assert type(hdgemm.linalg.inv(hdgemm.open(tmp_path / "A.npy"))) is np.ndarray
+    # Factors are hdgemm's own values; what they solve is the right-hand side's kind.
+    factors = hdgemm.linalg.lu_factor(x)
+    assert type(factors.lu) is np.ndarray
+    assert type(hdgemm.linalg.lu_solve(factors, x)) is type(x)

@@ -6,8 +6,9 @@ import inspect
 import re
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypedDict, TypeVar, cast
 
+from hdgemm.call.array_library import in_callers_library
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.options import BUILT_IN
 from hdgemm.progress import Watch
@@ -181,7 +182,9 @@ _DOCUMENTED: Final = {
 _KEYWORDS: Final = re.compile(r"^( *)\*\*keywords\n(?:\1 +.*\n)*", re.MULTILINE)
 
 
-def public_call(kind: type, **defaults: Any) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def public_call(
+    kind: type, *, callers_arrays: bool = False, **defaults: Any
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Make a function with ``**keywords`` of some kind a public call.
 
     The signature and the documentation that `help` shows name each keyword; for ``progress=True``
@@ -191,6 +194,8 @@ def public_call(kind: type, **defaults: Any) -> Callable[[Callable[_P, _R]], Cal
     ----------
     kind
         The typed dictionary of the keywords.
+    callers_arrays
+        Return arrays of the operands' library; see `in_callers_library`.
     **defaults
         Values of keywords that are not given, where they differ from `Call`'s.
     """
@@ -205,7 +210,10 @@ def public_call(kind: type, **defaults: Any) -> Callable[[Callable[_P, _R]], Cal
         def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
             if unknown := keywords.keys() - known:
                 raise _unexpected(function.__name__, min(unknown), keywords[min(unknown)])
-            return viewed(*args, **{**defaults, **keywords})
+            result = viewed(*args, **{**defaults, **keywords})
+            if callers_arrays:
+                return cast("_R", in_callers_library(result, args, keywords))
+            return result
 
         given = inspect.signature(function)
         own = [p for p in given.parameters.values() if p.kind is not p.VAR_KEYWORD]

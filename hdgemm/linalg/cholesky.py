@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _STRIP: Final = 512
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def cholesky(
     a: Any,
     lower: bool = False,
@@ -139,7 +139,7 @@ def cholesky(
         return prepared.run()
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def cho_factor(
     a: Any,
     lower: bool = False,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def cov(
     a: Any,
     y: Any = None,
@@ -125,7 +125,7 @@ def cov(
     return found if out is not None else found.squeeze()
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def corrcoef(
     a: Any,
     y: Any = None,

@@ -25,7 +25,7 @@ class SlogdetResult(NamedTuple):
     logabsdet: float
 
 
-@public_call(ReportKeywords)
+@public_call(ReportKeywords, callers_arrays=True)
 def det(
     a: Any,
     overwrite_a: bool = False,
@@ -75,7 +75,7 @@ def det(
         return sign * float(np.ldexp(mantissa, exponent))
 
 
-@public_call(ReportKeywords)
+@public_call(ReportKeywords, callers_arrays=True)
 def slogdet(
     a: Any,
     **keywords: Unpack[ReportKeywords],

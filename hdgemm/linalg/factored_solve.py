@@ -36,7 +36,7 @@ _MAKERS: Final[Mapping[type[Factorisation], str]] = {
 }
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def solve_triangular(
     a: Any,
     b: Any,
@@ -154,7 +154,7 @@ def prepare_triangular(
             yield prepared
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def cho_solve(
     c_and_lower: tuple[Any, bool],
     b: Any,
@@ -245,7 +245,7 @@ def by_cholesky(factor: StoredMatrix, *, lower: bool) -> ColumnSolver:
     return ColumnSolver(solve_in_memory, (first, second))
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def lu_solve(
     lu_and_piv: tuple[Any, Any],
     b: Any,

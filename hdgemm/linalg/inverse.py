@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MOST_STEPS: Final = 5
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def inv(
     a: Any,
     overwrite_a: bool = False,
@@ -170,7 +170,7 @@ class _Identity(Matrix):
         out[index - row, index - col] = 1
 
 
-@public_call(ReportKeywords)
+@public_call(ReportKeywords, callers_arrays=True)
 def cond(
     a: Any,
     p: float = 1,

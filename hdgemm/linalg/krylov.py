@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def svds(
     a: Any,
     k: int = 6,
@@ -148,7 +148,7 @@ def svds(
         return prepared.run()
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def eigsh(
     a: Any,
     k: int = 6,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _DRIVERS = ("gelsd", "gelsy", "gelss")
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def lstsq(
     a: Any,
     b: Any,

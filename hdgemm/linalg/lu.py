@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hdgemm.tasks.algorithms import Factorised
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def lu_factor(
     a: Any,
     overwrite_a: bool = False,

@@ -46,7 +46,7 @@ _TRANSPOSED: Final[Mapping[NormName, NormName]] = {
 }
 
 
-@public_call(ReportKeywords)
+@public_call(ReportKeywords, callers_arrays=True)
 def norm(
     a: Any,
     ord: Any = None,  # noqa: A002 - SciPy's name

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def pinv(
     a: Any,
     *,

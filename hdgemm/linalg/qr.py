@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.planning.rows import RowPlan
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def qr(
     a: Any,
     overwrite_a: bool = False,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def qr_multiply(
     a: Any,
     c: Any,

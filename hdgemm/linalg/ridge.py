@@ -65,7 +65,7 @@ class RidgeFit(NamedTuple):
     r2: Any
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def ridge(
     a: Any,
     b: Any,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def solve(
     a: Any,
     b: Any,

@@ -44,7 +44,7 @@ _DRIVERS: Final = ("gesdd", "gesvd")
 _METHODS: Final = ("tsqr", "gram")
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def svdvals(
     a: Any,
     overwrite_a: bool = False,  # noqa: ARG001 - SciPy's argument, a permission
@@ -106,7 +106,7 @@ def svdvals(
         return prepared.run()
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def svd(
     a: Any,
     full_matrices: bool = False,

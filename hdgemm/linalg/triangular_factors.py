@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Stage
 
 
-@public_call(DurableKeywords)
+@public_call(DurableKeywords, callers_arrays=True)
 def lu(
     a: Any,
     permute_l: bool = False,
