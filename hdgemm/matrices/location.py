@@ -214,13 +214,27 @@ class Location:
         return format_named(self.format)
 
     def check_suffix(self) -> None:
-        """Raise `InputError` for a matrix that would be created under another format's suffix."""
+        """Raise `InputError` for a matrix that would be created under another format's suffix, or
+        for an item of a store with one colon before its name.
+        """
+        if self.kind.whole_file:
+            self._check_colons()
         if self.kind.refuses_suffix(self.path.suffix.lower()):
             stem = self.path.with_suffix("")
             raise InputError(
                 f"{self.path} has the suffix of another format: write "
                 f"{stem}.npy, {stem}.h5::/C, {stem}.zarr::C or {stem}.bin::ROWSxCOLS:DTYPE"
             )
+
+    def _check_colons(self) -> None:
+        for each in formats():
+            for suffix in () if each.whole_file else each.suffixes:
+                store, colon, item = str(self.path).partition(f"{suffix}:")
+                if colon:
+                    raise InputError(
+                        f"{self.path} is no item of {store}{suffix}: write two colons before its "
+                        f"name, {store}{suffix}::{item}"
+                    )
 
     def holds_matrix(self) -> bool:
         """Say whether a matrix is stored there; False for object stores, which replace none."""

@@ -82,7 +82,7 @@ def cholesky(
     """
     call, lower = MpiCall(**keywords), bool(lower)
     dealt = out is None and isinstance(a, BlockCyclicArray)
-    place = None if dealt else target_of(call.world, out)
+    place = None if dealt else target_of(call.world, out, factor=True)
     request = Request("cholesky", a, None, {"out": str(place), "lower": lower}, check_finite)
     with started(request, call) as opened:
         if opened is None:

@@ -91,7 +91,7 @@ def lu_factor(
     """
     call = MpiCall(**keywords)
     dealt = out is None and isinstance(a, BlockCyclicArray)
-    place = None if dealt else target_of(call.world, out)
+    place = None if dealt else target_of(call.world, out, factor=True)
     request = Request("lu_factor", a, None, {"out": str(place)}, check_finite)
     with started(request, call) as opened:
         if opened is None:

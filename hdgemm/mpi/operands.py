@@ -45,10 +45,14 @@ def prove_same(world: Communicator, matrices: Mapping[str, StoredMatrix]) -> Non
                 now["mtime_ns"] = first["mtime_ns"]
             if found := differences("it", first, now):
                 found = [each.removeprefix("it has changed: ") for each in found]
+                advice = (
+                    "give all ranks the same array, or the same function to `generated`"
+                    if matrices[name].operand.matrix.home is None
+                    else "mount the same storage on all machines under the same name"
+                )
                 raise InputError(
                     f"rank {rank} on {host} sees another {name} than rank 0 "
-                    f"({'; '.join(found)}): mount the same storage on all machines under the same "
-                    "name"
+                    f"({'; '.join(found)}): {advice}"
                 )
 
 

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hdgemm.cluster.references import Reference
 from hdgemm.durable.journal import locked_name
 from hdgemm.durable.place import ResultPlace
 from hdgemm.errors import InputError
 from hdgemm.linalg.storage import OpenOutput
 from hdgemm.linalg.stored_factors import reserve_beside, save_factors
+from hdgemm.matrices.base import Operand
 from hdgemm.matrices.companions import CompanionFiles
 from hdgemm.matrices.draft import real_path
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.matrices.stores import create_matrix, reopen_draft
+from hdgemm.matrices.stores import create_matrix
 from hdgemm.mpi.block_cyclic import BlockCyclicArray
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.redistribution import Place, gather
@@ -29,15 +31,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.matrices.base import Operand
     from hdgemm.mpi.communicator import Communicator
     from hdgemm.mpi.part import Part
     from hdgemm.mpi.run import Opened
     from hdgemm.mpi.strips import Rectangle
 
 
-def target_of(world: Communicator, out: Any) -> Location:
-    """Return the location of a new result, on all ranks.
+def target_of(world: Communicator, out: Any, *, factor: bool = False) -> Location:
+    """Return the location of a new result, or of a `factor`, on all ranks.
 
     Raises
     ------
@@ -52,17 +53,28 @@ def target_of(world: Communicator, out: Any) -> Location:
             )
         place = parse_location(out)
         place.check_suffix()
-        if not place.kind.whole_file:
+        if place.url:
             raise InputError(
-                f"{place} is an item of a store, which ranks do not write together: give out as a "
+                f"{place} is in an object store, which ranks do not write together: give out in "
+                "storage that all ranks share"
+            )
+        if factor and not place.kind.whole_file:
+            raise InputError(
+                f"{place} cannot hold factors, beside which other files are stored: give out as a "
                 ".npy or raw file"
+            )
+        if not place.kind.whole_file and not place.kind.item_folders and place.path.exists():
+            raise InputError(
+                f"{place.path} exists, and ranks write only new {place.format.upper()} files: "
+                "remove it or give another out",
+                path=str(place.path),
             )
     return place
 
 
 @dataclass
 class Target:
-    """A new file of a result, column-major, which all ranks have opened for writing.
+    """A new file or store of a result, which all ranks have opened for writing.
 
     Parameters
     ----------
@@ -109,7 +121,13 @@ class Target:
             except Exception as error:  # noqa: BLE001 - raised by all ranks, below
                 self.error = error
 
-        strips = Strips.of(matrix.shape, part.a.itemsize, self.world.size, whole=finish is not None)
+        strips = Strips.of(
+            matrix.shape,
+            part.a.itemsize,
+            self.world.size,
+            chunk=matrix.chunk,  # two ranks never write into one chunk
+            whole=finish is not None,
+        )
         gather(strips, Place(part, first, trans), write)
         with together(self.world):
             if self.error is not None:
@@ -137,7 +155,7 @@ def new_target(
     *,
     factor: tuple[str, StoredMatrix | BlockCyclicArray] | None = None,
 ) -> Iterator[Target]:
-    """Yield a new file for a result; without `Target.publish` it is removed on leaving.
+    """Yield a new file or array for a result; without `Target.publish` it is removed on leaving.
 
     Rank 0 makes it and the others open it. A file that a killed run has left is replaced.
 
@@ -169,8 +187,10 @@ def new_target(
                     kind, source = factor
                     reserve_beside(target, kind, source, np.dtype(np.int64).itemsize)
                 draft.matrix.flush()
+        made = None if draft is None else Reference.of(draft.operand, "out")
+        reference = world.collect(made)[0]
         with together(world):
-            operand = draft.operand if draft is not None else _seen(place, part)
+            operand = draft.operand if draft is not None else _seen(reference)
         if draft is None:
             stack.callback(operand.matrix.close)
 
@@ -182,14 +202,14 @@ def new_target(
         yield Target(place, world, operand, target, publish)
 
 
-def _seen(place: Location, part: Any) -> Operand:
-    """Open the file that rank 0 has made."""
-    if not part.exists():
+def _seen(made: Reference) -> Operand:
+    """Open the file or array that rank 0 has made."""
+    if not made.stored.home.exists():
         raise InputError(
-            f"{part} is not there, which rank 0 has made for the result: out must lie in storage "
+            f"{made} is not there, which rank 0 has made for the result: out must lie in storage "
             "that all ranks share"
         )
-    return reopen_draft(place, part).operand
+    return Operand(made.stored.open(writable=True), made.trans)
 
 
 def everywhere(part: Part, first: int, columns: int) -> NDArray[Any]:

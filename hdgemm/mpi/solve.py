@@ -47,9 +47,9 @@ def solve(
     assume_a
         "gen": LU; "pos": Cholesky.
     out
-        The location of a new .npy or raw file in shared storage, column-major, which appears when
-        it is complete; None for an array on every rank, or for X dealt as a `BlockCyclicArray`
-        `b` is.
+        The location of a new file in shared storage, or of an array of a Zarr store, which appears
+        when it is complete: .npy (column-major), raw, a new HDF5 file, Zarr. None for an array on
+        every rank, or for X dealt as a `BlockCyclicArray` `b` is.
     **keywords
         Keywords of every distributed call, from `comm` to `report`.
 

@@ -102,8 +102,8 @@ def test_all_ranks_raise_the_error_of_one_that_sees_or_wants_another_thing(tmp_p
     done = mpiexec(2, "-m", "mpi4py", "-c", DIFFERENT, str(tmp_path))
     messages = [
         "rank 1 on .*: .*gone.npy",
-        "rank 1 on .* sees another a than rank 0 .its content",
-        "rank 1 on .* sees another a than rank 0 .its content",
+        "rank 1 on .* sees another a than rank 0 .its content.*: give all ranks the same array",
+        "rank 1 on .* sees another a than rank 0 .its content.*same function",
         "nb is 4 on rank 0 and 5 on rank 1 on ",
         "out is '.*/X.npy' on rank 0 and '.*/Y.npy' on rank 1|out on rank 1 on",
         "rank 0 on .*: cannot .*no/",
@@ -184,7 +184,9 @@ def test_other_wrong_arguments_are_refused(tmp_path):
         (lambda: mpi.solve(a, a, comm=3), "communicator of mpi4py"),
         (lambda: mpi.solve(a.astype("U1"), np.ones(4), **ALONE), "U1"),
         (lambda: mpi.lu_factor(a, out=np.ones((4, 4)), **ALONE), "location of a new file"),
-        (lambda: mpi.lu_factor(a, out=tmp_path / "x.zarr", **ALONE), "item of a store"),
+        (lambda: mpi.lu_factor(a, out=tmp_path / "x.zarr", **ALONE), "cannot hold factors"),
+        (lambda: mpi.solve(a, a, out=tmp_path / "x.h5:/x", **ALONE), "two colons .*x.h5::/x"),
+        (lambda: mpi.solve(a, a, out="s3://bucket/x.zarr", **ALONE), "object store"),
         (lambda: mpi.lu_solve((a, [0, 1, 2, 2]), a, **ALONE), r"piv\[3\] is 2"),
         (lambda: mpi.lu_solve(a, a, **ALONE), "lu_and_piv must be the pair"),
     ):
@@ -354,6 +356,41 @@ def test_every_format_is_read_and_row_major_files_are_written(tmp_path, monkeypa
     error = np.abs(a @ x - b).max() / (np.abs(a).sum(axis=1).max() * np.abs(x).max())
     assert error <= 16 * 30 * np.finfo(float).eps
     assert mpi.solve(where, b[:, :0], **ALONE).shape == (30, 0)
+
+
+STORES = """
+import sys
+import numpy as np
+from hdgemm import mpi
+from hdgemm.matrices import zarr_draft
+from hdgemm.mpi import strips
+from hdgemm.mpi.communicator import world
+
+zarr_draft.CHUNK, strips.STRIP_BYTES = (8, 4), 200
+rng = np.random.default_rng(5)
+a, b = rng.standard_normal((40, 40)), rng.standard_normal((40, 9))
+array = mpi.solve(a, b, nb=6)
+for out in sys.argv[1:] * 2:
+    try:
+        x = mpi.solve(a, b, out=out, nb=6)
+        found = (np.asarray(x) == array).all()
+    except Exception as error:
+        found = error
+    if (everyone := world().collect(str(found))) and world().rank == 0:
+        print(*everyone, sep="\\n")
+"""
+
+
+@parallel
+def test_all_ranks_write_hdf5_and_zarr(tmp_path):
+    """Each chunk is one rank's; a second run replaces arrays, but no HDF5 file."""
+    outs = ["X.h5::/group/x", "X.zarr", "Y.zarr::group/x"]
+    done = mpiexec(2, "-m", "mpi4py", "-c", STORES, *outs, cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 12, done.stderr
+    assert lines[:6] == lines[8:] + 2 * ["True"] == 6 * ["True"], lines
+    assert all("X.h5 exists, and ranks write only new HDF5 files" in each for each in lines[6:8])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["X.h5", "X.zarr", "Y.zarr"]
 
 
 def test_factors_go_to_column_major_files_only(tmp_path):
