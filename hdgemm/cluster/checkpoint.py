@@ -183,7 +183,7 @@ def open_checkpoint(
     if product.c is not None:
         place = ResultPlace.of_existing(product.c, updates=False)
     else:
-        place = _new(product.target, product.shape, product.dtype)
+        place = _new(product.target, product.shape, product.c_dtype)
     identity = identity_of(product, place)
     if triangle is not None:
         arguments = {**identity.arguments, "triangle": triangle}

@@ -87,6 +87,7 @@ class Job:
     alpha: complex
     beta: complex
     dtype: Any
+    c_dtype: Any
     options: Options
     lower: bool | None = None
 
@@ -133,8 +134,11 @@ class Job:
         return receipt, writer
 
     def open(self, stack: ExitStack) -> Product:
-        """Open all operands, which `stack` closes; raise `InputError` when one cannot be opened."""
-        return Product(
+        """Open all operands, which `stack` closes; raise `InputError` when one cannot be opened.
+
+        A product of integers is checked to be exact while a block's rows and columns are read.
+        """
+        product = Product(
             self.a.open(stack),
             self.b.open(stack),
             None if self.c is None else self.c.open(stack, writable=True),
@@ -142,8 +146,9 @@ class Job:
             self.alpha,
             self.beta,
             self.dtype,
-            self.dtype,
+            self.c_dtype,
         )
+        return product.watched()
 
 
 @dataclass(frozen=True, slots=True)

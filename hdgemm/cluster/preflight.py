@@ -78,15 +78,15 @@ def plan(
     """
     check_client(client)
     product = Product.of(
-        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
-    )
+        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out, whole=True
+    ).unwatched()
     if not product.reads_product:
         raise InputError("alpha = 0 or an extent of zero: nothing is multiplied")
     if product.c is not None:
         product = product.row_major()
     infos = ask(client, make_job(product, None, check_options(options))).values()
     m, n = product.shape
-    itemsize = product.dtype.itemsize if product.c is None else product.c.matrix.dtype.itemsize
+    itemsize = product.c_dtype.itemsize if product.c is None else product.c.matrix.dtype.itemsize
     return plan_cluster(
         (m, n, product.k),
         product.dtype.name,

@@ -109,10 +109,11 @@ def multiply(
     call = Call.of(**keywords)
     bandwidth = parse_bandwidth(storage)
     product = Product.of(
-        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out
+        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out, whole=True
     )
     if not product.reads_product:
         return compute(product, replace(call, checkpoint=False, restart=False))
+    product = product.unwatched()
     return run_product(product, client, call, bandwidth=bandwidth)
 
 
@@ -284,6 +285,7 @@ def make_job(product: Product, durable: ClusterCheckpoint | None, options: Optio
         alpha=product.alpha,
         beta=product.beta,
         dtype=product.dtype,
+        c_dtype=product.c_dtype,
         options=of_blocks(options),
         lower=None if durable is None else durable.stored_lower,
     )

@@ -105,6 +105,11 @@ class _Watched(Wrapper):
         return _Watched(self.stored.part(row, col, shape), self._check, self._letter)
 
 
+def unwatched(matrix: Matrix) -> Matrix:
+    """Return a matrix without the check of `ExactProduct`."""
+    return matrix.stored if isinstance(matrix, _Watched) else matrix
+
+
 class WholeNumbers(Wrapper):
     """A matrix of int64 that takes tiles of whole numbers in float64."""
 

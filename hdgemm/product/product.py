@@ -10,7 +10,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.base import Operand, Transposed
-from hdgemm.matrices.conversion import ExactProduct, WholeNumbers
+from hdgemm.matrices.conversion import ExactProduct, WholeNumbers, unwatched
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.location import Location, parse_location
@@ -126,18 +126,13 @@ class Product:
         elif out is None:
             out = np.empty((product.m, product.n), product.c_dtype)
             place = open_operand(out, what="out", writable=True)
-        a_matrix, b_matrix = left.matrix, right.matrix
-        if product.c_dtype.kind == "i":
-            a_matrix, b_matrix = ExactProduct.watch(product.k, left, right)
         # An absolute location: the caller may change the working directory during the run.
         return replace(
             product,
-            a=replace(left, matrix=a_matrix),
-            b=replace(right, matrix=b_matrix),
             c=place,
             old=old if product.beta != 0 else None,
             target=out if target is None else target,
-        )
+        ).watched()
 
     @property
     def m(self) -> int:
@@ -208,6 +203,18 @@ class Product:
         if self.old is not None and not self.updates:
             found["C"] = self.old
         return found
+
+    def watched(self) -> Product:
+        """Return it with operands that check, when they are read, that integers stay exact."""
+        if self.c_dtype.kind != "i":
+            return self
+        a, b = ExactProduct.watch(self.k, self.a, self.b)
+        return replace(self, a=replace(self.a, matrix=a), b=replace(self.b, matrix=b))
+
+    def unwatched(self) -> Product:
+        """Return it with the operands as they are stored, for other processes to watch."""
+        a, b = (replace(x, matrix=unwatched(x.matrix)) for x in (self.a, self.b))
+        return replace(self, a=a, b=b)
 
     def stored_in(self, c: Operand) -> Product:
         """Return the same product, written into an opened C."""

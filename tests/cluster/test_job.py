@@ -39,7 +39,7 @@ def test_each_block_has_the_plan_of_a_product_of_its_own(tmp_path, monkeypatch):
         Session(options) as session,
     ):
         references = [Reference.of(each.operand, "matrix") for each in (left, right, c)]
-        work = job.Job("run", "topic", *references, None, 1.0, 0.0, a.dtype, options)
+        work = job.Job("run", "topic", *references, None, 1.0, 0.0, a.dtype, a.dtype, options)
         for block in (Rect(0, 0, 34, 20), Rect(34, 0, 16, 20)):
             with ExitStack() as stack:
                 process = job.Process(session, Watch(), stack, lambda: None)

@@ -103,7 +103,24 @@ def test_workers_convert_low_precision(client, case, dtype):
     np.save(folder / "A.npy", a.astype(dtype))
     np.save(folder / "B.npy", b.astype(dtype))
     run(client, case, folder / "C.npy")
-    np.testing.assert_array_equal(np.load(folder / "C.npy"), a @ b)
+    c = np.load(folder / "C.npy")
+    np.testing.assert_array_equal(c, a @ b)
+    assert c.dtype == hdgemm.matmul(folder / "A.npy", folder / "B.npy").dtype
+
+
+def test_integers_are_exact_or_refused(client, case, many_blocks):
+    folder, *_ = case
+    a, b = (np.full((30, 30), x, np.int64) for x in (2**23 + 1, 2**24 + 1))
+    np.save(folder / "A.npy", a)
+    np.save(folder / "B.npy", b)
+    run(client, case, folder / "C.npy")
+    c = np.load(folder / "C.npy")
+    assert c.dtype == np.int64
+    np.testing.assert_array_equal(c, a @ b)
+    np.save(folder / "B.npy", b << 2)
+    with pytest.raises(InputError, match="2\\^53"):
+        run(client, case, folder / "D.npy")
+    assert not (folder / "D.npy").exists()
 
 
 def test_a_matrix_that_is_overwritten(client, case):
