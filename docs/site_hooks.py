@@ -52,7 +52,8 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for name in public_names():
-        text = f"# {name.rpartition('.')[2]}\n\n::: {name}\n"
+        options = "    options:\n      heading_level: 2\n"
+        text = f"# {name.rpartition('.')[2]}\n\n::: {name}\n{options}"
         files.append(File.generated(config, f"reference/names/{name}.md", content=text))
     return files
 
@@ -73,6 +74,11 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
     if not page.file.src_uri.startswith("reference/names/"):
         return html
     return _SEE_ALSO.sub(lambda found: f"{found[1]}{_links(found[2], room)}", html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the search for screen readers; site.js completes what the theme's script adds."""
+    return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')
 
 
 def _links(entries: str, room: str) -> str:

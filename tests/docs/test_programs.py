@@ -16,7 +16,7 @@ PROGRAMS = [
 #: Run by `make test-all` only: more than 20 s of processor time each.
 SLOW = ("docs/how-to/service.md", "docs/reference/cli.md")
 #: Orders of matrices that a page shows, and what the test takes in their place.
-SMALLER = {"docs/tutorial.md": {"2000": "400"}}
+SMALLER = {name: {"2000": "400"} for name in ("docs/index.md", "docs/tutorial.md")}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,18 @@
+// What the theme's blocks of code lack: a name of each group of buttons, and a focus for scrolling.
+function complete() {
+  document.querySelectorAll("nav.md-code__nav:not([aria-label])").forEach((nav) => {
+    const block = [...document.querySelectorAll("nav.md-code__nav")].indexOf(nav) + 1;
+    nav.setAttribute("aria-label", `Code ${block}`);
+  });
+  document.querySelectorAll("pre > code:not([tabindex])").forEach((code) => {
+    code.setAttribute("tabindex", "0");
+  });
+}
+
+new MutationObserver(complete).observe(document, {
+  childList: true,
+  subtree: true,
+  attributes: true,
+  attributeFilter: ["tabindex"],
+});
+complete();
