@@ -65,7 +65,7 @@ class _Kept:
         """Return the session of a run, opened at its first block."""
         if self._session is None or self._key != job.run:
             self.close()
-            self._session = Session(_local_options(job.options, worker))
+            self._session = Session(local_options(job.options, worker))
             self._key = job.run
         return self._session
 
@@ -81,7 +81,7 @@ _KEPT: Final = _Kept()
 _JOBS: Final[dict[str, _Known]] = {}
 
 
-def _local_options(options: Options, worker: Any) -> Options:
+def local_options(options: Options, worker: Any) -> Options:
     """Fill in the worker's own threads and memory where the options leave them open."""
     memory = options.host_bytes
     if memory is None:
@@ -108,7 +108,7 @@ def inspect(job: AnyJob | Extents) -> WorkerInfo | HdgemmError:
 
 
 def _inspected(job: AnyJob | Extents, worker: Any) -> WorkerInfo:
-    with _errors_without_causes(), _KEPT.lock, ExitStack() as stack:
+    with errors_without_causes(), _KEPT.lock, ExitStack() as stack:
         session = _KEPT.session(job, worker)
         session.disk_share = math.inf
         rates = _rates(session, job.described(stack))
@@ -161,8 +161,8 @@ def compute_block(topic: str, task: BlockTask) -> None:
     if known is None or _identities(known.job) != known.files:
         raise UnknownJobError(f"this process does not know the job {topic}, or its files")
     job = known.job
-    with _errors_without_causes(), ExitStack() as stack:
-        with _KEPT.lock, _cancelled_with_task(worker) as cancel:
+    with errors_without_causes(), ExitStack() as stack:
+        with _KEPT.lock, cancelled_with_task(worker) as cancel:
             clock, began = time.time(), time.perf_counter()
             session = _KEPT.session(job, worker)
             session.disk_share = task.share
@@ -190,7 +190,7 @@ def _free(run: str) -> None:
 
 
 @contextmanager
-def _errors_without_causes() -> Iterator[None]:
+def errors_without_causes() -> Iterator[None]:
     """Remove the causes of errors: some cannot be unpickled by the client."""
     try:
         yield
@@ -200,7 +200,7 @@ def _errors_without_causes() -> Iterator[None]:
 
 
 @contextmanager
-def _cancelled_with_task(worker: Any) -> Iterator[threading.Event]:
+def cancelled_with_task(worker: Any) -> Iterator[threading.Event]:
     """Yield an event that is set when Dask no longer wants the task of this thread.
 
     It does not when the client has cancelled or is gone, or when the scheduler has given the

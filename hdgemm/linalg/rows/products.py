@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
 
@@ -195,6 +195,8 @@ class GatheredProduct(Reducer):
     places
         The first row and the one behind the last row of each block of this core.
     """
+
+    separate: ClassVar[bool] = False
 
     def __init__(self, q: NDArray[Any], m: int, y: NDArray[Any] | None = None) -> None:
         self._q = q

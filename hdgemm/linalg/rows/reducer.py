@@ -48,12 +48,16 @@ class Reducer(ABC):
         It needs blocks in column-major order; other blocks have the order of the stored matrix.
     overwrites
         It changes the elements of the blocks. At most one reducer of a pass may, the last one.
+    separate
+        What it accumulates lies in memory of its own, apart from the memory of the other cores'
+        reducers: another process can accumulate it.
     target
         Where the rows go that `update` returns; None where it returns none.
     """
 
     column_major: ClassVar[bool] = False
     overwrites: ClassVar[bool] = False
+    separate: ClassVar[bool] = True
     target: StoredMatrix | None = None
 
     @abstractmethod

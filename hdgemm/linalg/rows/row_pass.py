@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from hdgemm.call.recorder import Recorder
 from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.rows.pass_executor import executor_for
 from hdgemm.linalg.rows.reducer import RowBlock
 from hdgemm.linalg.rows.source import check_finite_rows
 from hdgemm.matrices.read_ahead import STREAM_BUFFERS, ReadAhead
@@ -69,6 +70,8 @@ class RowPass:
         Each core takes its blocks from the last one to the first one.
     checkpoint
         The durable run that this is; None without one.
+    first
+        The row of A with which the rows of the plan begin.
 
     Examples
     --------
@@ -87,12 +90,14 @@ class RowPass:
         *,
         reverse: bool = False,
         checkpoint: RowCheckpoint | None = None,
+        first: int = 0,
     ) -> None:
         if any(reducer.overwrites for reducer in reducers[:-1]):
             raise ValueError("only the last reducer of a pass may overwrite its blocks")
         self._rows, self._reducers, self._plan = rows, reducers, plan
         self._recorder = Recorder(watch, plan.flops)
         self._checkpoint, self._reverse = checkpoint, reverse
+        self._first = first
         self._column_major = any(reducer.column_major for reducer in reducers)
         self._kept: dict[int, int] = {}
         self._stop = threading.Event()
@@ -114,10 +119,15 @@ class RowPass:
             done = durable.resumption(sum(blocks.values()), sum(self._kept.values()))
             if arrays is None:
                 durable.finish(_arrays(self._reducers))
-        self._recorder.finish(plan, self._moved_bytes(), done)
+        self._recorder.finish(self._plan, self._moved_bytes(), done)
 
     def _reduce_all(self) -> None:
         """Reduce the blocks of each core, and combine the results in the order of the cores."""
+        executor = executor_for(self._reducers)
+        if executor is not None:
+            with self._recorder.measuring_memory():
+                self._plan = executor.reduce(self._rows, self._reducers, self._plan, self._recorder)
+            return
         cores = self._plan.cores
         # Each core calls BLAS for its own rows.
         with (
@@ -142,7 +152,8 @@ class RowPass:
 
     def _places(self, core: int) -> list[tuple[int, int]]:
         """Return the first row and the one behind the last row of each block, in their order."""
-        blocks = self._plan.blocks(core)
+        first = self._first
+        blocks = [(first + start, first + end) for start, end in self._plan.blocks(core)]
         return blocks[::-1] if self._reverse else blocks
 
     def _moved_bytes(self) -> dict[Stage, int]:

@@ -1,0 +1,245 @@
+"""Passes over the rows of tall matrices on a Dask cluster: `hdgemm.cluster.row_passes`.
+
+Each task reduces a piece of the rows, of a size that depends on the matrix only, by the local
+engine (`hdgemm.linalg.rows`). Results are combined in a tree, in the order of the rows, and only
+they move: triangles of n×n, not rows. Dask computes again what a lost worker had.
+"""
+
+from __future__ import annotations
+
+import copy
+import secrets
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.cluster.connection import ClusterError, Scheduler
+from hdgemm.cluster.product import check_client
+from hdgemm.cluster.references import Reference
+from hdgemm.cluster.row_tasks import (
+    RowJob,
+    RowsReference,
+    carried,
+    combine_rows,
+    receipt_of,
+    reduce_rows,
+)
+from hdgemm.cluster.workers import own_version
+from hdgemm.errors import HdgemmError, load_extra
+from hdgemm.linalg.rows.pass_executor import passes_on
+from hdgemm.matrices.base import Converted
+from hdgemm.run.session import check_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hdgemm.call.recorder import Recorder
+    from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.linalg.rows.reducer import Reducer
+    from hdgemm.linalg.rows.source import TallRows
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.options import Options
+
+#: Bytes of a piece: some tenths of a second on one core.
+_PIECE_BYTES: Final = 128 << 20
+#: Rows of a piece for each column, at least: combining two results costs as much as n/3 rows.
+_ROWS_FOR_EACH_COLUMN: Final = 4
+#: Pieces of a pass, at most: the scheduler holds three tasks for each.
+_MOST_PIECES: Final = 4096
+#: Blocks of a piece where a tile is forced.
+_FORCED_BLOCKS: Final = 4
+#: Seconds between two looks at the caller's cancel event.
+_LOOK_SECONDS: Final = 0.25
+
+
+@contextmanager
+def row_passes(client: Any, *, options: Options | None = None) -> Iterator[None]:
+    """Let the workers of a Dask cluster execute passes over the rows of stored matrices.
+
+    Within the context, `hdgemm.linalg.svdvals`, `lstsq`, `ridge`, ``qr(mode="r")``, `cov`,
+    `corrcoef`, `norm`, `svds` and the fits of `hdgemm.decomposition.PCA` reduce rows on workers.
+    Calls are the same, and so are their results, except for rounding. Passes that store rows (U of
+    `svd`, `PCA.transform`) run in this process.
+
+    Parameters
+    ----------
+    client
+        A `distributed.Client`. Its workers have the same version of hdgemm.
+    options
+        Of the workers: `host_memory` of each, shared by its threads; ``tile=(mb, nb, kb)`` forces
+        blocks of mb rows. None for 0.6 of Dask's memory limit.
+
+    Raises
+    ------
+    InputError
+        By a call in the context: its matrix lies in this process, or a worker sees another one.
+    ClusterError
+        By a call in the context: no worker is there, workers die again and again, or the scheduler
+        is lost.
+    CancelledRunError
+        By a call whose `cancel` was set.
+
+    Notes
+    -----
+    A piece of rows has the same size on each cluster, and results are combined in the order of the
+    rows: the bits of a result depend on `options` only. A tree of triangles is TSQR as Demmel,
+    Grigori, Hoemmen, Langou: Communication-optimal parallel and sequential QR and LU factorizations
+    (2012) describe it.
+
+    See Also
+    --------
+    hdgemm.cluster.multiply, hdgemm.cluster.cholesky
+
+    Examples
+    --------
+    >>> with hdgemm.cluster.row_passes(client):
+    ...     s = hdgemm.linalg.svdvals("/shared/T.npy")
+    ...     fit = hdgemm.linalg.ridge("/shared/T.npy", "/shared/y.npy", [0.1, 1.0])
+    """
+    check_client(client)
+    with passes_on(_Cluster(client, check_options(options))):
+        yield
+
+
+class _Cluster:
+    """Executes passes on the workers of a client."""
+
+    def __init__(self, client: Any, options: Options) -> None:
+        self._client, self._options = client, options
+
+    def reduce(
+        self, rows: TallRows, reducers: Sequence[Reducer], plan: RowPlan, recorder: Recorder
+    ) -> RowPlan:
+        """Reduce all rows; return the plan of the pieces."""
+        job = self._job(rows, reducers)
+        scheduler = Scheduler(self._client, "give the same command with a new scheduler")
+        height = self._height(rows)
+        places = [
+            (first, min(first + height, plan.m)) for first in range(0, max(1, plan.m), height)
+        ]
+        threads = self._client.nthreads()
+        if not threads:
+            raise ClusterError("no worker is there: start some, or wait for them")
+        with scheduler.connected(), self._released() as futures:
+            found, receipts = self._submit(job, places, futures)
+            self._wait(receipts, recorder)
+            results = copy.deepcopy(found.result().reducers)
+        for mine, result in zip(reducers, results, strict=True):
+            mine.restore(result.arrays)
+        return plan._replace(
+            rows=height,
+            cores=min(len(places), sum(threads.values())),
+            name=f"{plan.name} on {len(threads)} workers",
+            expected_phase_seconds={},
+        )
+
+    def _job(self, rows: TallRows, reducers: Sequence[Reducer]) -> RowJob:
+        names = ("dtype", "ones", "shift", "scale", "weights", "check_finite", "transposed")
+        b = rows.b
+        return RowJob(
+            name=secrets.token_hex(8),
+            version=own_version(),
+            a=_referred(rows.a, "A"),
+            b=None if b is None else _referred(b, "B", carry=True),
+            rows={name: getattr(rows, name) for name in names},
+            reducers=copy.deepcopy(list(reducers)),
+            options=self._options,
+        )
+
+    def _height(self, rows: TallRows) -> int:
+        """Return the rows of a piece."""
+        if self._options.tile:
+            return _FORCED_BLOCKS * self._options.tile[0]
+        m, n = rows.shape.m, rows.shape.n
+        by_bytes = _PIECE_BYTES // max(1, rows.shape.row_bytes)
+        return max(1, by_bytes, _ROWS_FOR_EACH_COLUMN * n, -(-m // _MOST_PIECES))
+
+    def _submit(
+        self, job: RowJob, places: Sequence[tuple[int, int]], futures: list[Any]
+    ) -> tuple[Any, dict[Any, int]]:
+        """Submit a pass; return the future of its result, and those of the receipts.
+
+        Neighbours are combined as soon as they are there, so that few results wait.
+        """
+
+        def submit(function: Any, *arguments: Any, priority: int = 0) -> Any:
+            name = f"hdgemm-{function.__name__}-{job.name}-{next(numbers)}"
+            return self._client.submit(function, *arguments, key=name, priority=priority)
+
+        numbers = iter(range(4 * len(places) + 1))
+        sent = submit(carried, job)
+        futures.append(sent)
+        receipts: dict[Any, int] = {}
+        stack: list[tuple[int, Any]] = []  # results with their levels in the tree, left to right
+        for number, place in enumerate(places):
+            reduced = submit(reduce_rows, sent, *place)
+            receipts[submit(receipt_of, reduced, priority=1)] = number
+            stack.append((0, reduced))
+            while len(stack) > 1 and stack[-1][0] == stack[-2][0]:
+                (level, left), (_, right) = stack[-2:]
+                stack[-2:] = [(level + 1, submit(combine_rows, left, right, priority=1))]
+        while len(stack) > 1:
+            (level, left), (_, right) = stack[-2:]
+            stack[-2:] = [(level, submit(combine_rows, left, right, priority=1))]
+        futures += [stack[0][1], *receipts]
+        return stack[0][1], receipts
+
+    def _wait(self, receipts: dict[Any, int], recorder: Recorder) -> None:
+        """Record the operations of each piece when it is reduced."""
+        distributed = load_extra("distributed", "a cluster needs distributed", "dask")
+        began, left = time.perf_counter(), set(receipts)
+        while left:
+            recorder.check_cancel()
+            with suppress(TimeoutError):
+                distributed.wait(left, timeout=_LOOK_SECONDS, return_when="FIRST_COMPLETED")
+            ended = [future for future in left if future.done()]
+            for future in ended:
+                left.discard(future)
+                self._record(future, recorder, began, receipts[future])
+
+    def _record(self, future: Any, recorder: Recorder, began: float, number: int) -> None:
+        """Record a piece's operations, the last of which has just ended."""
+        try:
+            receipt = future.result()
+        except HdgemmError:
+            raise
+        except Exception as error:
+            raise ClusterError(
+                f"piece {number} of the rows was not reduced ({error}): the workers' logs, or "
+                "Dask's dashboard, say why (memory limit?)"
+            ) from error
+        shift = time.perf_counter() - began - max(event.end for event in receipt.events)
+        for event in receipt.events:
+            recorder.record(
+                event._replace(
+                    device=receipt.worker,
+                    number=-1,
+                    unit=number,
+                    start=event.start + shift,
+                    end=event.end + shift,
+                ),
+                event.phase,
+            )
+
+    @contextmanager
+    def _released(self) -> Iterator[list[Any]]:
+        """Yield a list of futures that are released at the end: what still runs is cancelled."""
+        futures: list[Any] = []
+        try:
+            yield futures
+        finally:
+            with suppress(Exception):  # what the client raises when it has lost the scheduler
+                for future in futures:
+                    future.release()
+
+
+def _referred(stored: StoredMatrix, what: str, *, carry: bool = False) -> RowsReference:
+    """Refer to a matrix; `carry` the elements of one in memory to the workers."""
+    operand = stored.operand
+    matrix, dtype = operand.matrix, operand.matrix.dtype.newbyteorder("=")
+    if carry and matrix.array is not None:
+        return RowsReference(stored.read(), dtype)
+    if isinstance(matrix, Converted):
+        matrix = matrix.stored
+    source = type(operand)(matrix, operand.trans, operand.conj)
+    return RowsReference(Reference.to_input(source, what, None), dtype)

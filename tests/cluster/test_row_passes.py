@@ -1,0 +1,137 @@
+"""Passes over rows on a cluster: the same results as on one machine, whichever workers reduce."""
+
+import signal
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import distributed
+import numpy as np
+import pytest
+
+import hdgemm
+from hdgemm import linalg
+from hdgemm.cluster import row_passes
+from hdgemm.errors import CancelledRunError, InputError
+from hdgemm.options import Options
+from tests.cluster.processes import scheduler, wait_for, worker
+
+M, N = 1003, 12
+TILES = Options(host_memory="64MB", tile=(16, 100, 100))
+
+
+@pytest.fixture
+def case(tmp_path):
+    rng = np.random.default_rng(3)
+    a = rng.standard_normal((M, N)) * np.logspace(0, -3, N) + 5
+    b = a @ rng.standard_normal((N, 2)) + 0.1 * rng.standard_normal((M, 2))
+    np.save(tmp_path / "A.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    np.save(tmp_path / "I.npy", rng.integers(-9, 9, (M, N)))
+    return tmp_path, a, b
+
+
+def test_results_are_those_of_one_machine(client, case):
+    folder, a, b = case
+    name = f"{folder}/A.npy"
+    reports = []
+    with row_passes(client, options=TILES):
+        s = linalg.svdvals(name, report=reports.append)
+        x = linalg.lstsq(name, f"{folder}/b.npy")[0]
+        fit = linalg.ridge(name, b[:, 0], [0.0, 2.0], intercept=True)
+        covariance = linalg.cov(name, rowvar=False)
+        r = linalg.qr(name, mode="r")[0]
+        norm = linalg.norm(name)
+        pca = hdgemm.decomposition.PCA(3).fit(name)
+        leading = linalg.svds(name, k=2, return_singular_vectors=False)
+    exact = np.linalg.svd(a, compute_uv=False)
+    assert np.allclose(s, exact, rtol=1e-12, atol=0)
+    assert np.allclose(x, np.linalg.lstsq(a, b)[0], atol=1e-9)
+    alone = linalg.ridge(name, b[:, 0], [0.0, 2.0], intercept=True)
+    assert np.allclose(fit.x, alone.x, atol=1e-9)
+    assert np.allclose(fit.intercept, alone.intercept)
+    assert np.allclose(covariance, np.cov(a, rowvar=False), atol=1e-12)
+    assert np.allclose(np.abs(r[:N]), np.abs(np.linalg.qr(a, mode="r")), atol=1e-9)
+    assert norm == pytest.approx(np.linalg.norm(a), rel=1e-14)
+    assert np.allclose(
+        pca.explained_variance_, hdgemm.decomposition.PCA(3).fit(name).explained_variance_
+    )
+    assert np.allclose(sorted(leading), sorted(exact[:2]))
+    (report,) = reports
+    assert report.stages["load1"].nbytes == a.nbytes
+    assert {device for device in report.devices if device != "host"}
+    assert "workers" in str(report.plan)
+
+
+def test_bits_do_not_depend_on_the_workers(client, cluster, case):
+    folder, *_ = case
+    found = []
+    for workers in (None, [next(iter(cluster.scheduler_info["workers"]))]):
+        kept = client.submit
+        if workers:
+            client.submit = lambda *given, kept=kept, workers=workers, **named: kept(
+                *given, workers=workers, **named
+            )
+        with row_passes(client, options=TILES):
+            found.append(linalg.qr(folder / "A.npy", mode="r")[0].tobytes())
+    assert found[0] == found[1]
+
+
+def test_passes_that_store_rows_run_in_this_process(client, case):
+    folder, a, _ = case
+    with row_passes(client, options=TILES):
+        u, s, vh = linalg.svd(folder / "A.npy", full_matrices=False)
+    assert np.allclose(u * s @ vh, a)
+
+
+def test_sums_of_integers_are_exact(client, case):
+    folder, *_ = case
+    stored = np.load(folder / "I.npy")
+    with row_passes(client, options=TILES):
+        assert linalg.norm(folder / "I.npy", 1) == np.abs(stored).sum(axis=0).max()
+
+
+def test_errors_name_what_is_wrong(client, case):
+    folder, a, _ = case
+    with row_passes(client, options=TILES):
+        with pytest.raises(InputError, match="lies in this process"):
+            linalg.svdvals(a)
+        a[700, 3] = np.nan
+        np.save(folder / "N.npy", a)
+        with pytest.raises(InputError, match=r"\[700, 3\]|row 700"):
+            linalg.svdvals(folder / "N.npy")
+        cancel = threading.Event()
+        cancel.set()
+        with pytest.raises(CancelledRunError):
+            linalg.svdvals(folder / "A.npy", cancel=cancel)
+        with pytest.raises(hdgemm.errors.DoesNotFitError, match="host_memory"):
+            _small(client, folder)
+
+
+def _small(client, folder):
+    with row_passes(client, options=Options(host_memory="1kB")):
+        linalg.svdvals(folder / "A.npy")
+
+
+def test_a_lost_worker_costs_its_rows_only(case):
+    folder, a, _ = case
+    started, file = scheduler(folder)
+    reduced = []
+    with started, ExitStack() as stack:
+        wait_for(Path(file).exists)
+        client = stack.enter_context(distributed.Client(scheduler_file=file))
+        address = client.scheduler.address
+        lost = stack.enter_context(worker(address, name="lost"))
+        stack.enter_context(worker(address, name="stays"))
+        client.wait_for_workers(2)
+
+        def observer(event):
+            reduced.append(event)
+            if len(reduced) == 5:
+                lost.send_signal(signal.SIGKILL)
+
+        with row_passes(client, options=TILES):
+            s = linalg.svdvals(folder / "A.npy", observer=observer)
+    assert lost.returncode == -signal.SIGKILL
+    assert np.allclose(s, np.linalg.svd(a, compute_uv=False), rtol=1e-12)
+    assert "stays" in {event.device for event in reduced}
