@@ -69,6 +69,11 @@ def row_passes(client: Any, *, options: Options | None = None) -> Iterator[None]
         Of the workers: `host_memory` of each, shared by its threads; ``tile=(mb, nb, kb)`` forces
         blocks of mb rows. None for 0.6 of Dask's memory limit.
 
+    Returns
+    -------
+    context manager
+        Calls in its block run their passes on the workers.
+
     Raises
     ------
     InputError
@@ -88,7 +93,8 @@ def row_passes(client: Any, *, options: Options | None = None) -> Iterator[None]
 
     See Also
     --------
-    hdgemm.cluster.multiply, hdgemm.cluster.cholesky
+    hdgemm.linalg.svdvals : Singular values of a tall matrix.
+    hdgemm.cluster.multiply : A product on a cluster.
 
     Examples
     --------
