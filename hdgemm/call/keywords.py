@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from hdgemm.durable.place import Checkpointing
     from hdgemm.matrices.location import Location
+    from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.progress import ProgressCallback, ReportCallback
@@ -29,7 +33,14 @@ if TYPE_CHECKING:
 
     #: The location of a stored matrix: a path, its text, or a parsed location.
     Where: TypeAlias = str | os.PathLike[str] | Location
+    #: An operand that gives an array of NumPy where there is no `out`.
+    Source: TypeAlias = NDArray[Any] | Where | StoredMatrix
+    #: A result at the location of a file.
+    Stored: TypeAlias = NDArray[Any] | StoredMatrix
 
+#: A dtype that the result keeps, and a matrix that the result is written into.
+Element = TypeVar("Element", "np.float32", "np.float64", "np.complex64", "np.complex128")
+Out = TypeVar("Out", bound="Writable")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

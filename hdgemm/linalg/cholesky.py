@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import numpy as np
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.call.keywords import Element, Out, Source, Stored, Where
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.devices.run import Strategy
     from hdgemm.linalg.planning.slab import SlabPlan
@@ -44,6 +45,61 @@ if TYPE_CHECKING:
 _STRIP: Final = 512
 
 
+@overload
+def cholesky(
+    a: NDArray[Element],
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    strategy: str = "hybrid",
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Element]: ...
+@overload
+def cholesky(
+    a: Source,
+    lower: bool = False,
+    overwrite_a: Literal[False] = False,
+    check_finite: bool = True,
+    *,
+    strategy: str = "hybrid",
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Any]: ...
+@overload
+def cholesky(
+    a: Any,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    strategy: str = "hybrid",
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> Any: ...
+@overload
+def cholesky(
+    a: Any,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    strategy: str = "hybrid",
+    out: Out,
+    **keywords: Unpack[DurableKeywords],
+) -> Out: ...
+@overload
+def cholesky(
+    a: Any,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    strategy: str = "hybrid",
+    out: Where,
+    **keywords: Unpack[DurableKeywords],
+) -> Stored: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def cholesky(
     a: Any,

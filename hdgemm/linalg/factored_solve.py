@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.call.keywords import Element, Out, Source, Stored, Where
     from hdgemm.call.prepared import Prepared
     from hdgemm.linalg.solving.triangles import TriangleSolver
     from hdgemm.matrices.stored import StoredMatrix
@@ -36,6 +37,71 @@ _MAKERS: Final[Mapping[type[Factorisation], str]] = {
 }
 
 
+@overload
+def solve_triangular(
+    a: NDArray[Element],
+    b: NDArray[Element],
+    trans: int | str = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Element]: ...
+@overload
+def solve_triangular(
+    a: Source,
+    b: Source,
+    trans: int | str = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Any]: ...
+@overload
+def solve_triangular(
+    a: Any,
+    b: Any,
+    trans: int | str = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> Any: ...
+@overload
+def solve_triangular(
+    a: Any,
+    b: Any,
+    trans: int | str = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    out: Out,
+    **keywords: Unpack[DurableKeywords],
+) -> Out: ...
+@overload
+def solve_triangular(
+    a: Any,
+    b: Any,
+    trans: int | str = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    out: Where,
+    **keywords: Unpack[DurableKeywords],
+) -> Stored: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def solve_triangular(
     a: Any,
@@ -154,6 +220,46 @@ def prepare_triangular(
             yield prepared
 
 
+@overload
+def cho_solve(
+    c_and_lower: tuple[Any, bool],
+    b: Source,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Any]: ...
+@overload
+def cho_solve(
+    c_and_lower: tuple[Any, bool],
+    b: Any,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> Any: ...
+@overload
+def cho_solve(
+    c_and_lower: tuple[Any, bool],
+    b: Any,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    out: Out,
+    **keywords: Unpack[DurableKeywords],
+) -> Out: ...
+@overload
+def cho_solve(
+    c_and_lower: tuple[Any, bool],
+    b: Any,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    out: Where,
+    **keywords: Unpack[DurableKeywords],
+) -> Stored: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def cho_solve(
     c_and_lower: tuple[Any, bool],
@@ -245,6 +351,50 @@ def by_cholesky(factor: StoredMatrix, *, lower: bool) -> ColumnSolver:
     return ColumnSolver(solve_in_memory, (first, second))
 
 
+@overload
+def lu_solve(
+    lu_and_piv: tuple[Any, Any],
+    b: Source,
+    trans: int = 0,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Any]: ...
+@overload
+def lu_solve(
+    lu_and_piv: tuple[Any, Any],
+    b: Any,
+    trans: int = 0,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> Any: ...
+@overload
+def lu_solve(
+    lu_and_piv: tuple[Any, Any],
+    b: Any,
+    trans: int = 0,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    out: Out,
+    **keywords: Unpack[DurableKeywords],
+) -> Out: ...
+@overload
+def lu_solve(
+    lu_and_piv: tuple[Any, Any],
+    b: Any,
+    trans: int = 0,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    out: Where,
+    **keywords: Unpack[DurableKeywords],
+) -> Stored: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def lu_solve(
     lu_and_piv: tuple[Any, Any],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import numpy as np
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.call.keywords import Element, Out, Source, Stored, Where
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.solving.factors import LU
 
@@ -40,6 +41,61 @@ if TYPE_CHECKING:
 _MOST_STEPS: Final = 5
 
 
+@overload
+def inv(
+    a: NDArray[Element],
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    assume_a: str | None = None,
+    lower: bool = False,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Element]: ...
+@overload
+def inv(
+    a: Source,
+    overwrite_a: Literal[False] = False,
+    check_finite: bool = True,
+    *,
+    assume_a: str | None = None,
+    lower: bool = False,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Any]: ...
+@overload
+def inv(
+    a: Any,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    assume_a: str | None = None,
+    lower: bool = False,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> Any: ...
+@overload
+def inv(
+    a: Any,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    assume_a: str | None = None,
+    lower: bool = False,
+    out: Out,
+    **keywords: Unpack[DurableKeywords],
+) -> Out: ...
+@overload
+def inv(
+    a: Any,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    assume_a: str | None = None,
+    lower: bool = False,
+    out: Where,
+    **keywords: Unpack[DurableKeywords],
+) -> Stored: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def inv(
     a: Any,

@@ -6,7 +6,7 @@ import logging
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from hdgemm.call.keywords import Call, DurableKeywords, public_call
 from hdgemm.call.operands import absolute, open_square
@@ -25,9 +25,88 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Unpack
 
+    from numpy.typing import NDArray
+
+    from hdgemm.call.keywords import Element, Out, Source, Stored, Where
+
 _LOG: Final = logging.getLogger(__name__)
 
 
+@overload
+def solve(
+    a: NDArray[Element],
+    b: NDArray[Element],
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    assume_a: str | None = None,
+    transposed: bool = False,
+    *,
+    refine: str | None = None,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Element]: ...
+@overload
+def solve(
+    a: Source,
+    b: Source,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    assume_a: str | None = None,
+    transposed: bool = False,
+    *,
+    refine: str | None = None,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Any]: ...
+@overload
+def solve(
+    a: Any,
+    b: Any,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    assume_a: str | None = None,
+    transposed: bool = False,
+    *,
+    refine: str | None = None,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> Any: ...
+@overload
+def solve(
+    a: Any,
+    b: Any,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    assume_a: str | None = None,
+    transposed: bool = False,
+    *,
+    refine: str | None = None,
+    out: Out,
+    **keywords: Unpack[DurableKeywords],
+) -> Out: ...
+@overload
+def solve(
+    a: Any,
+    b: Any,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    assume_a: str | None = None,
+    transposed: bool = False,
+    *,
+    refine: str | None = None,
+    out: Where,
+    **keywords: Unpack[DurableKeywords],
+) -> Stored: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def solve(
     a: Any,

@@ -1,0 +1,64 @@
+"""Static types of the results of linalg; mypy checks this module with the package."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, assert_type
+
+import numpy as np
+from numpy.typing import NDArray
+
+import hdgemm
+from hdgemm.linalg import (
+    CholeskyFactor,
+    LUFactors,
+    cho_factor,
+    cho_solve,
+    cholesky,
+    inv,
+    lu_factor,
+    lu_solve,
+    solve,
+    solve_triangular,
+)
+from hdgemm.matrices.stored import StoredMatrix
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+A: NDArray[np.float64] = np.diag([4.0, 9.0])
+B: NDArray[np.float64] = np.ones((2, 1))
+
+
+def test_arrays_give_arrays_of_their_dtype() -> None:
+    single: NDArray[np.float32] = A.astype(np.float32)
+    found = (
+        assert_type(solve(A, B), NDArray[np.float64]),
+        assert_type(inv(A), NDArray[np.float64]),
+        assert_type(cholesky(single, lower=True), NDArray[np.float32]),
+        assert_type(solve_triangular(A, B), NDArray[np.float64]),
+    )
+    assert [x.dtype for x in found] == ["float64", "float64", "float32", "float64"]
+    mixed = assert_type(solve(single, B), NDArray[Any])
+    assert mixed.dtype == "float64"
+
+
+def test_factors_have_a_type_and_solve_an_array() -> None:
+    lu = assert_type(lu_factor(A), LUFactors)
+    factor = assert_type(cho_factor(A), CholeskyFactor)
+    for x in (
+        assert_type(lu_solve(lu, B), NDArray[Any]),
+        assert_type(cho_solve(factor, B), NDArray[Any]),
+    ):
+        assert type(x) is np.ndarray
+
+
+def test_locations_and_out(tmp_path: Path) -> None:
+    where = tmp_path / "A.npy"
+    np.save(where, A)
+    assert type(assert_type(inv(where), NDArray[Any])) is np.ndarray
+    out: NDArray[np.float64] = np.empty((2, 1))
+    assert assert_type(solve(where, B, out=out), NDArray[np.float64]) is out
+    stored = assert_type(solve(where, B, out=tmp_path / "x.npy"), NDArray[Any] | StoredMatrix)
+    assert isinstance(stored, np.memmap)
+    with hdgemm.create(tmp_path / "y.npy", (2, 1)) as y:
+        assert assert_type(solve(A, B, out=y), StoredMatrix) is y
