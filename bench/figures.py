@@ -114,6 +114,21 @@ def split(result: dict[str, Any]) -> list[str]:
     return rows
 
 
+def tall(result: dict[str, Any]) -> list[str]:
+    """Return a row for each contender on a tall file."""
+    size = f"{result['rows']:,} × {result['columns']}, k = {result['k']}"
+    rows = []
+    for name, found in result["contenders"].items():
+        bound = (
+            f"; {found['seconds'] / found['bound']:.2f} of the bound" if "bound" in found else ""
+        )
+        rows.append(
+            f"| {name}, {size} | {found['seconds']:.2f} s{bound}; "
+            f"{found['peak_bytes'] / 1e6:.0f} MB added; error {found['error']:.1e}·s[0] |"
+        )
+    return rows
+
+
 def durable_overhead(result: dict[str, Any]) -> list[str]:
     """Return the row of what a journal costs."""
     ratio = result["ratio"]
@@ -468,6 +483,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "opencl_kernel": ("OpenCL kernel", opencl_kernel),
     "opencl_pipeline": ("OpenCL pipeline", opencl_pipeline),
     "split": ("Several devices", split),
+    "tall": ("Tall files", tall),
     "durable_overhead": ("Cost of a journal", durable_overhead),
     "campaign_run_kills": ("Runs that were killed", campaign),
     "campaign_factor_kills": ("Factorisations that were killed", campaign),

@@ -1,0 +1,216 @@
+"""Singular values and components of a tall file: hdgemm against scikit-learn, Dask and SciPy.
+
+    python -m bench.tall [--rows 200000] [--columns 200] [--peers PYTHON]
+
+Each contender has a process of its own, in turns, from cold files; `--peers` is an interpreter that
+has scikit-learn, Dask and SciPy. A result has seconds, the highest anonymous memory that the
+process adds, and the largest error of the values in units of s[0], against LAPACK's in RAM. The
+bound of hdgemm is the sum over passes of max(bytes/β, flops/F), with the rates that its plans use
+and BLAS's rate for F.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: Leading values that are asked for; memory of hdgemm; rows of a chunk of the peers.
+K: Final = 20
+MEMORY: Final = "400MB"
+CHUNK: Final = 20_000
+
+
+def _bound(parts: Sequence[dict[str, Any]]) -> float:
+    """Return the seconds of executed passes at the planned rates of disk and BLAS."""
+    found = 0.0
+    for part in (part for part in parts if "kernel_flops" in part):
+        phases = part["expected_phase_seconds"]
+        disk = phases.get("load", 0.0) + phases.get("store", 0.0)
+        kernel = phases["panel"] + phases["update"]
+        found += max(disk, kernel * part["flops"] / max(1.0, part["kernel_flops"]))
+    return found
+
+
+def _of_hdgemm(call: Callable[..., Any], **keywords: Any) -> tuple[Any, dict[str, Any]]:
+    from hdgemm import Options
+
+    reports: list[Any] = []
+    found = call("A.npy", options=Options(host_memory=MEMORY), report=reports.append, **keywords)
+    plan = reports[-1].plan
+    return found, {"passes": plan.get("passes", 1), "bound": _bound(plan["parts"])}
+
+
+def hdgemm_svdvals() -> tuple[Any, dict[str, Any]]:
+    """Return all values, in one pass."""
+    from hdgemm import linalg
+
+    return _of_hdgemm(linalg.svdvals)
+
+
+def hdgemm_svd() -> tuple[Any, dict[str, Any]]:
+    """Return all values; U goes into a file."""
+    from hdgemm import linalg
+
+    (_, s, _), facts = _of_hdgemm(linalg.svd, out=("U.npy", None, None))
+    return s, facts
+
+
+def hdgemm_svds() -> tuple[Any, dict[str, Any]]:
+    """Return the leading values and vectors."""
+    from hdgemm import linalg
+
+    (_, s, _), facts = _of_hdgemm(linalg.svds, k=K)
+    return s, facts
+
+
+def hdgemm_pca() -> tuple[Any, dict[str, Any]]:
+    """Return the leading components."""
+    from hdgemm import Options
+    from hdgemm.decomposition import PCA
+
+    return PCA(K).fit("A.npy", options=Options(host_memory=MEMORY)).singular_values_, {}
+
+
+def incremental_pca() -> tuple[Any, dict[str, Any]]:
+    """Return scikit-learn's components, in batches."""
+    from sklearn.decomposition import IncrementalPCA
+
+    a = np.load("A.npy", mmap_mode="r")
+    return IncrementalPCA(K, batch_size=CHUNK).fit(a).singular_values_, {}
+
+
+def _dask() -> Any:
+    import dask.array
+
+    return dask.array.from_array(np.load("A.npy", mmap_mode="r"), (CHUNK, -1))
+
+
+def dask_svd() -> tuple[Any, dict[str, Any]]:
+    """Return all values; U goes into a file."""
+    import dask.array
+
+    a = _dask()
+    u, s, _ = dask.array.linalg.svd(a)
+    out = np.lib.format.open_memmap("U.npy", mode="w+", dtype=a.dtype, shape=a.shape)
+    _, s = dask.compute(dask.array.store(u, out, lock=False, compute=False), s)
+    out.flush()
+    return s, {}
+
+
+def dask_compressed() -> tuple[Any, dict[str, Any]]:
+    """Return the leading values by Halko's method with four power iterations."""
+    import dask.array
+
+    _, s, _ = dask.array.linalg.svd_compressed(_dask(), K, n_power_iter=4, seed=0)
+    return s.compute(), {}
+
+
+def scipy_svds() -> tuple[Any, dict[str, Any]]:
+    """Return the leading values and vectors by ARPACK, with an operator over a memory map."""
+    from scipy.sparse.linalg import aslinearoperator, svds
+
+    return svds(aslinearoperator(np.load("A.npy", mmap_mode="r")), K)[1][::-1], {}
+
+
+CONTENDERS: Final = {
+    "hdgemm svdvals": (hdgemm_svdvals, "hdgemm.linalg"),
+    "hdgemm svd": (hdgemm_svd, "hdgemm.linalg"),
+    "dask.array.linalg.svd": (dask_svd, "dask.array"),
+    "hdgemm svds": (hdgemm_svds, "hdgemm.linalg"),
+    "SciPy svds": (scipy_svds, "scipy.sparse.linalg"),
+    "dask.array.linalg.svd_compressed": (dask_compressed, "dask.array"),
+    "hdgemm PCA": (hdgemm_pca, "hdgemm.decomposition"),
+    "scikit-learn IncrementalPCA": (incremental_pca, "sklearn.decomposition"),
+}
+
+
+def _anonymous() -> int:
+    """Return the bytes of anonymous memory of this process."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("RssAnon"):
+            return 1024 * int(line.split()[1])
+    return 0
+
+
+def contend(name: str) -> None:
+    """Run one contender in this process; print what it took and found as JSON."""
+    call, module = CONTENDERS[name]
+    importlib.import_module(module)
+    before, peak, stop = _anonymous(), [0], threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.02):
+            peak[0] = max(peak[0], _anonymous() - before)
+
+    sampler = threading.Thread(target=watch)
+    sampler.start()
+    began = time.perf_counter()
+    s, facts = call()
+    seconds = time.perf_counter() - began
+    stop.set()
+    sampler.join()
+    print(
+        json.dumps({"seconds": seconds, "peak_bytes": peak[0], "s": list(map(float, s)), **facts})
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Let all contenders take their turns, and save what they took."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--columns", type=int, default=200)
+    parser.add_argument("--data", type=Path, default=Path("/tmp"), help="where matrices go")
+    parser.add_argument("--peers", default=sys.executable)
+    parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    if asked.contender:
+        contend(asked.contender)
+        return 0
+    from bench.harness import ROOT, data_folder, drop_cached, environment, save
+
+    where = environment()
+    with data_folder(asked.data) as folder:
+        exact = _data(folder, asked.rows, asked.columns)
+        found = {}
+        for name in CONTENDERS:
+            drop_cached([folder / "A.npy"])
+            python = sys.executable if name.startswith("hdgemm") else asked.peers
+            command = [python, "-P", str(ROOT / "bench" / "tall.py"), "--contender", name]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if done.returncode:
+                print(done.stderr)
+                return 1
+            outcome = json.loads(done.stdout.splitlines()[-1])
+            s, reference = np.array(outcome.pop("s")), exact["PCA" in name]
+            outcome["error"] = float(np.abs(s - reference[: len(s)]).max() / reference[0])
+            found[name] = outcome
+            print(name, outcome)
+    results = {"rows": asked.rows, "columns": asked.columns, "k": K, "contenders": found}
+    save("tall", results, where)
+    return 0
+
+
+def _data(folder: Path, rows: int, columns: int) -> tuple[Any, Any]:
+    """Write A; return its singular values, and those of the centred A."""
+    a = np.random.default_rng(0).standard_normal((rows, columns))
+    a /= np.arange(1, columns + 1)
+    np.save(folder / "A.npy", a)
+    whole = np.linalg.svd(a, compute_uv=False)
+    a -= a.mean(axis=0)
+    return whole, np.linalg.svd(a, compute_uv=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
