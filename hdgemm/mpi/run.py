@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from hdgemm.call.operands import check_square, open_columns, open_square
 from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
+from hdgemm.linalg.planning.solve import SINGLE
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.planned import PlannedMatrix
 from hdgemm.mpi.block_cyclic import BlockCyclicArray, check_finite, common_layout
@@ -237,6 +238,8 @@ class Request:
         Other arguments, which must be the same on all ranks.
     check_finite
         NaN and Inf are errors.
+    refines
+        Factors in single precision lie beside a matrix in double precision.
     """
 
     kind: str
@@ -244,6 +247,7 @@ class Request:
     b: Any = None
     arguments: Mapping[str, object] = field(default_factory=dict)
     check_finite: bool = True
+    refines: bool = False
 
     def compared(self, call: MpiCall) -> dict[str, object]:
         """Return what must be the same on all ranks, as plain values."""
@@ -315,6 +319,9 @@ def started(request: Request, call: MpiCall) -> Iterator[Opened | None]:
             variant = call.variant(a.shape[0], world.size, common_layout((a, b)))
         columns = 0 if b is None else b.shape[1]
         extra = buffer_bytes(variant, columns, dtype.itemsize)
+        if request.refines and dtype.name in SINGLE:
+            extra += needed_bytes(variant, columns=0, itemsize=dtype.itemsize // 2)
+            extra += min(columns, GROUP) * dtype.itemsize * variant.n  # X, whole, for a residual
         with together(world):
             check_limit(variant, columns, dtype.itemsize, extra, options)
         with together(world):

@@ -1,6 +1,7 @@
 """Run under mpiexec by test_stored: stored matrices on every grid; rank 0 prints what differs."""
 
 import itertools
+import logging
 import sys
 import warnings
 from pathlib import Path
@@ -23,6 +24,7 @@ CASES = (
 )
 
 everyone, folder = world(), Path(sys.argv[1])
+logging.disable()  # warnings of systems that are factored again
 run.GROUP = 16  # several groups of columns
 
 
@@ -197,6 +199,24 @@ def check_permutations(group, p, q):
         say(group, [str(each.message) for each in caught])
 
 
+def check_refined(group, p, q):
+    """X is refined to double precision; where it cannot be, A is factored in double precision."""
+    how = {"comm": group, "grid": (p, q), "nb": 5, "refine": "float32"}
+    for dtype in ("float64", "complex128"):
+        a, b = matrices(group, dtype, 37, 40, "C")
+        x = mpi.solve(a, b, **how)
+        if (
+            not ratio(a, x, b) < 16
+            or x.tobytes() == mpi.solve(a, b, **how | {"refine": None}).tobytes()
+        ):
+            say(group, f"{p}x{q} {dtype}: refined", ratio(a, x, b))
+    hilbert = scipy.linalg.hilbert(12)
+    for a in (hilbert, np.diag([1.0] * 11 + [1e-60])):
+        x, y = (mpi.solve(a, np.ones(12), **how | {"refine": each}) for each in ("float32", None))
+        if x.tobytes() != y.tobytes():
+            say(group, f"{p}x{q}: factored again", x, y)
+
+
 def check_refusals(group, p, q):
     """Errors are raised by every rank, and nothing is published."""
     how = {"comm": group, "grid": (p, q), "nb": 4}
@@ -231,5 +251,6 @@ for p, q in grids:
         for dtype in SUPPORTED if p * q == 4 else ("float64", "complex64"):
             check_dealt(group, p, q, dtype)
         check_permutations(group, p, q)
+        check_refined(group, p, q)
         check_refusals(group, p, q)
 finish(everyone)

@@ -186,6 +186,8 @@ def test_other_wrong_arguments_are_refused(tmp_path):
         (lambda: mpi.lu_factor(a, out=np.ones((4, 4)), **ALONE), "location of a new file"),
         (lambda: mpi.lu_factor(a, out=tmp_path / "x.zarr", **ALONE), "cannot hold factors"),
         (lambda: mpi.solve(a, a, out=tmp_path / "x.h5:/x", **ALONE), "two colons .*x.h5::/x"),
+        (lambda: mpi.solve(a, a, refine="float16", **ALONE), "refine must be"),
+        (lambda: mpi.solve(a, a, refine="float32", assume_a="pos", **ALONE), "'gen' only"),
         (lambda: mpi.solve(a, a, out="s3://bucket/x.zarr", **ALONE), "object store"),
         (lambda: mpi.lu_solve((a, [0, 1, 2, 2]), a, **ALONE), r"piv\[3\] is 2"),
         (lambda: mpi.lu_solve(a, a, **ALONE), "lu_and_piv must be the pair"),
@@ -272,6 +274,9 @@ def test_the_command_solves_over_mpi_and_one_rank_speaks(tmp_path):
     x = np.load(tmp_path / "X.npy")
     error = np.abs(a @ x - b).max() / (np.abs(a).sum(axis=1).max() * np.abs(x).max())
     assert error <= 16 * 60 * np.finfo(float).eps
+    refined = mpiexec(2, *command, "--nb", "16", "--refine", cwd=tmp_path)
+    assert refined.returncode == 0, refined.stderr
+    assert np.load(tmp_path / "X.npy").tobytes() != x.tobytes()
     command[3] = "Z.npy"
     done = mpiexec(2, *command, cwd=tmp_path)
     assert done.returncode == 1
@@ -282,7 +287,6 @@ def test_the_command_solves_over_mpi_and_one_rank_speaks(tmp_path):
     ("words", "message"),
     [
         (["--transposed"], "--transposed does not go with --mpi"),
-        (["--refine"], "--refine does not go with --mpi"),
         (["--tile", "8,8,8"], "--tile does not go with --mpi"),
         (["--grid", "2"], "PxQ"),
     ],
