@@ -184,7 +184,8 @@ def execute(
         for, the product is planned again with the same device, limits, strategy and tile; the
         report says which plan ran.
     c
-        An array, a memmap, a stored matrix, or a location, which is created where beta = 0.
+        An array, a memmap, a stored matrix, or a location, which is created where beta = 0. A
+        product A·B of integers is exact int64, as `multiply`'s.
     **keywords
         Keywords of every call, from `session` to `cancel`.
 
@@ -222,6 +223,7 @@ def execute(
         trans_a=trans_a,
         trans_b=trans_b,
         out=c,
+        whole=True,
     )
     options = Options(
         devices=plan.device.name,

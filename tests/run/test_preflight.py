@@ -157,6 +157,18 @@ def test_wrong_extents_dtypes_and_plans_are_refused(error, match, call, tmp_path
     assert not list(tmp_path.glob("x.*"))
 
 
+def test_a_plan_of_integers_runs_again_with_an_exact_integer_result(tmp_path):
+    a, b = np.full((3, 4), 2**40 + 1), np.full((4, 2), 7)
+    (planned,) = hdgemm.plan(a, b)
+    hdgemm.execute(from_json(planned.to_json()), a, b, tmp_path / "c.npy")
+    c = np.load(tmp_path / "c.npy")
+    assert c.dtype == np.int64
+    np.testing.assert_array_equal(c, a @ b)
+    with pytest.raises(InputError, match="may exceed what float64 holds exactly"):
+        hdgemm.execute(planned, a, b * 2**20, tmp_path / "d.npy")
+    assert not (tmp_path / "d.npy").exists()
+
+
 def test_a_result_that_is_larger_than_memory_has_no_plan():
     tall = np.broadcast_to(1.0, (5_000_000, 1))  # 200 TB: more than there are addresses
     with pytest.raises(DoesNotFitError, match="200,000,000,000,000 bytes") as refused:
