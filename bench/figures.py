@@ -489,6 +489,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "campaign_factor_kills": ("Factorisations that were killed", campaign),
     "campaign_row_kills": ("Reductions of tall matrices that were killed", campaign),
     "campaign_cluster_kills": ("Cluster: processes that were killed", campaign),
+    "campaign_cluster_row_kills": ("Cluster: workers killed in passes over rows", campaign),
     "campaign_cluster_mounts": ("Cluster: workers that see other files", campaign),
     "campaign_cluster_frozen": ("Cluster: workers that are stopped and go on", campaign),
     "campaign_disk_faults": ("Disks that fail", campaign),

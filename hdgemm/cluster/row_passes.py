@@ -198,10 +198,10 @@ class _Cluster:
             recorder.check_cancel()
             with suppress(TimeoutError):
                 distributed.wait(left, timeout=_LOOK_SECONDS, return_when="FIRST_COMPLETED")
-            ended = [future for future in left if future.done()]
-            for future in ended:
+            for future in [future for future in left if future.done()]:
                 left.discard(future)
                 self._record(future, recorder, began, receipts[future])
+                future.release()  # a lost receipt is not needed again
 
     def _record(self, future: Any, recorder: Recorder, began: float, number: int) -> None:
         """Record a piece's operations, the last of which has just ended."""
