@@ -51,10 +51,11 @@ if __name__ == "__main__":
 
 @dataclass
 class Processes:
-    """A scheduler, workers and a client, each started again when it has ended."""
+    """A scheduler, workers and perhaps a client, each started again when it has ended."""
 
     folder: Path
     count: int
+    client: bool = True
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def _start(self, name: str, *command: str) -> None:
@@ -80,7 +81,7 @@ class Processes:
                 self._start(name, "-m", "distributed.cli.dask_worker", "--scheduler-file",
                             str(file), "--nthreads", "1", "--no-nanny", "--host", "127.0.0.1",
                             "--no-dashboard")  # fmt: skip
-        if self._ended("client"):
+        if self.client and self._ended("client"):
             self._start("client", "-c", _CLIENT, str(self.folder))
 
     def _ended(self, name: str) -> bool:

@@ -10,22 +10,20 @@ regression, by turns.
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import signal
 import sys
 import tempfile
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from distributed import Client
 
 import hdgemm
+from bench.campaigns.cluster_kills import Processes
 from bench.campaigns.tally import Tally, add_save
 from hdgemm.cluster import row_passes
-from hdgemm.cluster.connection import local_cluster
 from hdgemm.errors import HdgemmError
 
 if TYPE_CHECKING:
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 M, N = 60_000, 60
-#: Longest wait for a worker that is started again.
-_RESTART_SECONDS = 20
 #: Small pieces: about 60 of them.
 _OPTIONS = hdgemm.Options(host_memory="256MB", tile=(256, 256, 256))
 
@@ -51,23 +47,21 @@ def calls(folder: Path) -> dict[str, Callable[[], NDArray[Any]]]:
     }
 
 
-def disturbed(client: Any, compute: Callable[[], NDArray[Any]], after: float) -> tuple[bytes, int]:
+def disturbed(
+    compute: Callable[[], NDArray[Any]], after: float, kill: Callable[[], None]
+) -> tuple[bytes, int]:
     """Return the bits of a result, and the kills while it was computed."""
-    ended, kills = threading.Event(), 0
+    ended, kills = threading.Event(), []
 
-    def kill() -> None:
-        nonlocal kills
-        if ended.wait(after):
-            return
-        pids = list(client.run(os.getpid, on_error="ignore").values())
-        if pids and not ended.is_set():
-            os.kill(random.choice(pids), signal.SIGKILL)
-            kills += 1
+    def strike() -> None:
+        if not ended.wait(after):
+            kill()
+            kills.append(after)
 
-    killer = threading.Thread(target=kill)
+    killer = threading.Thread(target=strike)
     killer.start()
     try:
-        return compute().tobytes(), kills
+        return compute().tobytes(), len(kills)
     finally:
         ended.set()
         killer.join()
@@ -75,23 +69,33 @@ def disturbed(client: Any, compute: Callable[[], NDArray[Any]], after: float) ->
 
 def campaign(folder: Path, kills: int, workers: int, tally: Tally) -> None:
     """Kill until enough kills have landed."""
-    rng, expected = random.Random(0), {}
-    with local_cluster(workers, threads=1) as client, row_passes(client, options=_OPTIONS):
-        expected = {name: compute().tobytes() for name, compute in calls(folder).items()}
-    while tally.counts["kills"] < kills:
-        # Dask does not restart a worker that is killed while it starts: a new cluster then.
-        with local_cluster(workers, threads=1) as client, suppress(TimeoutError):
+    rng, expected = random.Random(0), dict[str, bytes]()
+    processes = Processes(folder, workers, client=False)
+    processes.revive()
+
+    def kill() -> None:
+        processes.kill(f"worker{rng.randrange(workers)}")
+        processes.revive()
+
+    try:
+        with (
+            Client(scheduler_file=str(folder / "scheduler.json")) as client,  # type: ignore[no-untyped-call]
+            row_passes(client, options=_OPTIONS),
+        ):
+            client.wait_for_workers(workers)
+            for name, compute in calls(folder).items():
+                expected[name] = compute().tobytes()
             while tally.counts["kills"] < kills:
                 name, compute = rng.choice(list(calls(folder).items()))
-                client.wait_for_workers(workers, timeout=_RESTART_SECONDS)
                 try:
-                    with row_passes(client, options=_OPTIONS):
-                        found, killed = disturbed(client, compute, rng.uniform(0.0, 0.5))
+                    found, killed = disturbed(compute, rng.uniform(0.0, 0.5), kill)
                 except HdgemmError as error:
                     tally.check(False, f"{name}: {error}")
                     continue
                 tally.counts["kills"] += killed
                 tally.check(found == expected[name], f"{name} has other bits")
+    finally:
+        processes.kill(*processes.running)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
