@@ -173,6 +173,7 @@ def execute(
     *,
     trans_a: int = False,
     trans_b: int = False,
+    dtype: Any = None,
     **keywords: Unpack[ExecuteKeywords],
 ) -> Report:
     """Run a plan on operands: C := alpha·op(A)·op(B) + beta·C, updated in place.
@@ -186,6 +187,8 @@ def execute(
     c
         An array, a memmap, a stored matrix, or a location, which is created where beta = 0. A
         product A·B of integers is exact int64, as `multiply`'s.
+    dtype
+        As `plan` was given it.
     **keywords
         Keywords of every call, from `session` to `cancel`.
 
@@ -223,6 +226,7 @@ def execute(
         trans_a=trans_a,
         trans_b=trans_b,
         out=c,
+        dtype=dtype,
         whole=True,
     )
     options = Options(

@@ -114,9 +114,8 @@ def command(
             "--verify-tiles": verify_tiles,
             "--checkpoint": checkpoint,
             "--restart": restart,
-            "--dtype": dtype,
         }
-        outputs.show(out.name, _planned_run(plan_file, a, b, product, fixed))
+        outputs.show(out.name, _planned_run(plan_file, a, b, {**product, "dtype": dtype}, fixed))
         return
     outputs.show(
         out.name,
@@ -140,5 +139,5 @@ def _planned_run(
     if beta != 0 and c != out:
         raise InputError(f"--plan updates C in place: give --c {out}, or beta 0; got --c {c}")
     planned = from_json(read_regular(file).decode("utf-8", "replace"))
-    kept = {name: product[name] for name in ("alpha", "beta", "trans_a", "trans_b")}
+    kept = {name: product[name] for name in ("alpha", "beta", "trans_a", "trans_b", "dtype")}
     return lambda progress: execute(planned, a, b, out, **kept, progress=progress)

@@ -167,6 +167,9 @@ def test_a_plan_of_integers_runs_again_with_an_exact_integer_result(tmp_path):
     with pytest.raises(InputError, match="may exceed what float64 holds exactly"):
         hdgemm.execute(planned, a, b * 2**20, tmp_path / "d.npy")
     assert not (tmp_path / "d.npy").exists()
+    (rounded,) = hdgemm.plan(a, b * 2**20, dtype="float64")
+    hdgemm.execute(rounded, a, b * 2**20, tmp_path / "d.npy", dtype="float64")
+    np.testing.assert_allclose(np.load(tmp_path / "d.npy"), a @ (b * 2.0**20))
 
 
 def test_a_result_that_is_larger_than_memory_has_no_plan():
