@@ -38,6 +38,7 @@ def test_a_recipe_runs_as_typed(page, tmp_path, run_page):
         assert (recipe_pages.PICTURES / name).exists(), "run python docs/recipe_pages.py"
 
 
+@pytest.mark.campaign  # twenty seconds, of which most are NumPy's types
 def test_the_recipes_pass_a_strict_type_checker(tmp_path):
     for page in RECIPES:
         program = "\n".join(recipe_pages.python_of(page.read_text(encoding="utf-8")))
