@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Event
 
+#: Blocks of a piece at least: nothing is reduced while the first one is read.
+_BLOCKS: Final = 16
 #: Passes whose files a worker remembers to have compared with the client's.
 _MOST_COMPARED: Final = 64
 
@@ -199,7 +201,11 @@ def reduce_rows(job: RowJob, first: int, last: int) -> Reduced:
         reducers = copy.deepcopy(job.reducers)
         shape = rows.shape._replace(m=last - first)
         works = [reducer.work(shape) for reducer in reducers]
-        plan = plan_pass(shape, works, memory, 1, rows=options.tile and options.tile[0])
+        forced = options.tile and options.tile[0]
+        plan = plan_pass(shape, works, memory, 1, rows=forced)
+        fewer = max(shape.n, -(-shape.m // _BLOCKS))
+        if forced is None and plan.rows > fewer:
+            plan = plan_pass(shape, works, memory, 1, rows=fewer)
         watch = Watch(observer=events.append, cancel=cancel)
         RowPass(rows, reducers, plan, watch, first=first).run()
     return Reduced(reducers, Receipt(str(worker.name), events))
