@@ -134,10 +134,7 @@ class Reference:
             When it is another one.
         """
         now = {name: value for name, value in describe(operand).items() if name in self.seen}
-        if "mtime_ns" in now and abs(now["mtime_ns"] - self.seen["mtime_ns"]) < _TIME_UNIT:
-            now["mtime_ns"] = self.seen["mtime_ns"]
-        if found := differences("it", self.seen, now):
-            found = [each.removeprefix("it has changed: ") for each in found]
+        if found := differs(self.seen, now):
             raise InputError(
                 f"{self} is another matrix on {gethostname()} than for the client "
                 f"({'; '.join(found)}): mount the same storage there under the same name; a copy "
@@ -172,6 +169,14 @@ def describe(operand: Operand) -> Fingerprint:
         return fingerprint(operand)
     status = operand.matrix.file.status()  # of the file that was opened, whatever has its name now
     return sampled(operand) | {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+
+def differs(seen: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return how a description differs from what another machine has `seen`."""
+    now = dict(now)
+    if "mtime_ns" in now and abs(now["mtime_ns"] - seen.get("mtime_ns", 0)) < _TIME_UNIT:
+        now["mtime_ns"] = seen["mtime_ns"]
+    return [each.removeprefix("it has changed: ") for each in differences("it", seen, now)]
 
 
 def _in_one_file(x: Matrix, y: Matrix) -> bool:

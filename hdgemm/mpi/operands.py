@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.cluster.references import describe
-from hdgemm.durable.fingerprint import differences
+from hdgemm.cluster.references import describe, differs
 from hdgemm.errors import InputError, NotFiniteError
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.redistribution import Place, scatter
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from hdgemm.mpi.part import Part
     from hdgemm.mpi.strips import Rectangle, Triangle
 
-#: File systems keep times of modification to two seconds at least.
-_TIME_UNIT = 2_000_000_000
-
 
 def prove_same(world: Communicator, matrices: Mapping[str, StoredMatrix]) -> None:
     """Raise `InputError` on every rank where one sees another matrix than rank 0.
@@ -40,11 +36,7 @@ def prove_same(world: Communicator, matrices: Mapping[str, StoredMatrix]) -> Non
     everyone = world.collect((gethostname(), own))
     for rank, (host, other) in enumerate(everyone):
         for name, first in everyone[0][1].items():
-            now = dict(other[name])
-            if "mtime_ns" in now and abs(now["mtime_ns"] - first.get("mtime_ns", 0)) < _TIME_UNIT:
-                now["mtime_ns"] = first["mtime_ns"]
-            if found := differences("it", first, now):
-                found = [each.removeprefix("it has changed: ") for each in found]
+            if found := differs(first, other[name]):
                 advice = (
                     "give all ranks the same array, or the same function to `generated`"
                     if matrices[name].operand.matrix.home is None

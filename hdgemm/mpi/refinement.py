@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.linalg.planning.solve import SINGLE
-from hdgemm.linalg.solving.refinement import NotConvergedError
+from hdgemm.linalg.solving.refinement import LEAST_GAIN, MOST_STEPS, NotConvergedError
 from hdgemm.mpi.lu import first_zero
 from hdgemm.mpi.part import Part
 from hdgemm.mpi.substitution import back_substitute, forward_substitute
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.mpi.run import Run
-
-#: Corrections after which LAPACK's dsgesv gives up.
-_MOST_STEPS: Final = 30
-#: A step that reduces the residual by less than this has stopped converging.
-_LEAST_GAIN: Final = 0.5
 
 
 def refined_substitution(run: Run, part: Part) -> Refinement:
@@ -74,13 +69,13 @@ class Refinement:
             On all ranks, where the residual stays above sqrt(n)·eps·||A||·||X||, LAPACK's bound.
         """
         x, residual, before = np.zeros_like(right), right, np.inf
-        for _ in range(_MOST_STEPS + 1):
+        for _ in range(MOST_STEPS + 1):
             x += self._correction(part, residual)
             residual = right - _product(part, x)
             worst = self._worst(part, residual, x)
             if worst <= 1:
                 return x
-            if not worst <= _LEAST_GAIN * before:
+            if not worst <= LEAST_GAIN * before:
                 break
             before = worst
         raise NotConvergedError(

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
 
 #: Corrections after which LAPACK's dsgesv gives up.
-_MOST_STEPS: Final = 30
+MOST_STEPS: Final = 30
 #: A step that reduces the residual by less than this has stopped converging.
-_LEAST_GAIN: Final = 0.5
+LEAST_GAIN: Final = 0.5
 #: Part of the bound below which the residual that a correction will leave is expected, so that it
 #: is not computed: it would have to be so many times larger than that to exceed the bound.
 _EXPECTED: Final = 1e-3
@@ -78,7 +78,7 @@ class Refinement:
             x[...] = 0
             norm = worst = 0.0
             ratios = np.full(x.shape[1], np.inf)
-            for step in range(_MOST_STEPS + 1):
+            for step in range(MOST_STEPS + 1):
                 self._correct(solver, residual, x)
                 residual[...] = b
                 sums = None if step else RowSums(self.a)
@@ -88,7 +88,7 @@ class Refinement:
                 worst = float(ratios.max())
                 if worst <= 1:
                     return
-                if not worst <= _LEAST_GAIN * before.max():
+                if not worst <= LEAST_GAIN * before.max():
                     break
                 # Each correction reduces the residual of a column by about the same factor.
                 done = (ratios <= 1) | (ratios * ratios <= _EXPECTED * before)
