@@ -11,6 +11,7 @@ import copy
 import secrets
 import time
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.cluster.connection import ClusterError, Scheduler
@@ -163,7 +164,7 @@ class _Cluster:
     def _submit(
         self, job: RowJob, places: Sequence[tuple[int, int]], futures: list[Any]
     ) -> tuple[Any, dict[Any, int]]:
-        """Submit a pass; return the future of its result, and those of the receipts.
+        """Submit a pass; return the future of its result, and the futures of the receipts.
 
         Neighbours are combined as soon as they are there, so that few results wait.
         """
@@ -247,5 +248,4 @@ def _referred(stored: StoredMatrix, what: str, *, carry: bool = False) -> RowsRe
         return RowsReference(stored.read(), dtype)
     if isinstance(matrix, Converted):
         matrix = matrix.stored
-    source = type(operand)(matrix, operand.trans, operand.conj)
-    return RowsReference(Reference.to_input(source, what, None), dtype)
+    return RowsReference(Reference.to_input(replace(operand, matrix=matrix), what, None), dtype)

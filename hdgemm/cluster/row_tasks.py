@@ -77,17 +77,17 @@ class RowJob:
     Parameters
     ----------
     name
-        Of this pass, unlike any other.
+        A name that no other pass has.
     version
-        Of the client.
+        The version of hdgemm that the client has.
     a, b
         The matrices; `b` may be None.
     rows
         The transformation of A's and B's rows, without the matrices.
     reducers
-        What is computed, empty.
+        Reducers of the pass, which have taken no rows yet.
     options
-        Of the workers.
+        The options of the workers.
     """
 
     name: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import zlib
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.linalg.planning.rows import rows_for
 from hdgemm.linalg.results import Result
-from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows
+from hdgemm.linalg.rows.checkpoint import checksum_of, durable_rows, recorded_rows
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
 from hdgemm.linalg.rows.sums import Moments, moments_work
@@ -144,7 +143,7 @@ def corrcoef(
     a, y, rowvar, dtype, out
         As in `cov`.
     **keywords
-        Keywords of every call, from `options` to `report`.
+        Keywords of every call, from `options` to `restart`.
 
     Returns
     -------
@@ -236,10 +235,6 @@ def _checked(name: str, given: Any, observations: int) -> NDArray[np.float64]:
     return weights.astype(np.float64)
 
 
-def _checksum(weights: Any) -> int | None:
-    return None if weights is None else zlib.crc32(np.asarray(weights, np.float64).tobytes())
-
-
 @contextmanager
 def prepare(
     a: Any,
@@ -294,7 +289,7 @@ def _prepare(
             "routine": name,
             "rowvar": rowvar,
             "ddof": weights.ddof,
-            "weights": [_checksum(weights.fweights), _checksum(weights.aweights)],
+            "weights": [checksum_of(weights.fweights), checksum_of(weights.aweights)],
             "dtype": rows.dtype.name,
         }
 

@@ -14,7 +14,7 @@ from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.rows import rows_for
 from hdgemm.linalg.rows.checkpoint import RunLimits
-from hdgemm.linalg.rows.krylov import KrylovBasis, RitzPairs
+from hdgemm.linalg.rows.krylov import KrylovBasis
 from hdgemm.linalg.rows.products import NormalProduct
 from hdgemm.linalg.rows.sums import Norm
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.krylov import KrylovPlan
     from hdgemm.linalg.planning.rows import RowPlan, RowShape
-    from hdgemm.linalg.rows.krylov import Choice
+    from hdgemm.linalg.rows.krylov import Choice, RitzPairs
     from hdgemm.linalg.rows.passes import Passes
     from hdgemm.linalg.rows.products import GatheredProduct
     from hdgemm.linalg.rows.source import TallRows
@@ -141,18 +141,16 @@ class KrylovIteration:
             )
         facts: dict[str, Any] = {"passes": count, "block": plan.width, "residual": residual}
         if isinstance(product, NormalProduct) and _mixed(pairs.values, rows.dtype):
-            note = None
             try:
                 pairs = self._of_whole_basis(passes, rows, basis, len(pairs.values))
             except DoesNotFitError as error:
-                note = str(error)
+                facts["note"] = str(error)
             else:
                 facts["passes"] += 1
-                note = (
+                facts["note"] = (
                     "one pass of A times the whole basis, since A^H·A mixes vectors of values "
                     f"below {_mixing(rows.dtype):.1e}·s[0]"
                 )
-            facts["note"] = note
             _warn_of_small(pairs, basis, rows.dtype, plan.tolerance)
         return pairs, facts
 
@@ -175,7 +173,7 @@ class KrylovIteration:
         passes.reduce(rows, [triangle], reading)
         found = passes.dense(dense, lambda: TriangleSvd.of(triangle.r))
         coefficients, values = found.vh[:k].conj().T, found.s[:k] ** 2
-        return RitzPairs(values, q @ coefficients, basis.residuals(coefficients, values))
+        return basis.pairs(values, q @ coefficients, coefficients)
 
     def _scaled(self, passes: Passes, rows: TallRows) -> TallRows:
         """Divide A by its largest element, where squares would overflow or underflow."""

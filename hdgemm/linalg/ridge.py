@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +18,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.rows import rows_for, triangle_work
 from hdgemm.linalg.results import Result
-from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows
+from hdgemm.linalg.rows.checkpoint import checksum_of, durable_rows, recorded_rows
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
@@ -242,11 +241,10 @@ class _Ridge:
 
     def _facts(self) -> dict[str, Any]:
         """Return what decides the result beside the matrices, for a journal."""
-        weights = self.rows.weights
         return {
             "routine": "ridge",
             "intercept": self.rows.ones,
-            "weights": None if weights is None else zlib.crc32(weights.tobytes()),
+            "weights": checksum_of(self.rows.weights),
         }
 
     def _fit(self, found: Triangle, shift: NDArray[Any] | None) -> RidgeFit:

@@ -148,6 +148,11 @@ def place_of(outs: Sequence[Any]) -> Any:
     return next((out for out in outs if is_location(out)), None)
 
 
+def checksum_of(weights: Any) -> int | None:
+    """Return the checksum of weights, for a journal; None where there are none."""
+    return None if weights is None else zlib.crc32(np.asarray(weights, np.float64).tobytes())
+
+
 def _place(out: Any) -> ResultPlace:
     if not is_location(out):
         raise InputError("checkpoint needs a result in a file: give out as a path")

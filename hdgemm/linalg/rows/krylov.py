@@ -102,23 +102,20 @@ class KrylovBasis:
         """Bytes of the arrays of the basis and of its products."""
         return self._basis.nbytes + self._products.nbytes
 
-    def residuals(self, coefficients: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
-        """Return ``||G·v - value·v||`` for the vectors v with some coefficients in the basis."""
-        basis, products = self._held
-        found: NDArray[Any] = np.linalg.norm(
-            products @ coefficients - (basis @ coefficients) * values, axis=0
-        )
-        return found
+    def pairs(
+        self, values: NDArray[Any], vectors: NDArray[Any], coefficients: NDArray[Any]
+    ) -> RitzPairs:
+        """Return pairs with their residuals, from the coefficients of the vectors in the basis."""
+        _, products = self._held
+        residuals = np.linalg.norm(products @ coefficients - vectors * values, axis=0)
+        return RitzPairs(values, vectors, residuals)
 
     def ritz(self, k: int) -> RitzPairs:
         """Return the k most wanted Ritz pairs, or fewer from a small basis."""
         values, coefficients = self._rayleigh()
         chosen = self._choice(values)[:k]
         values, coefficients = values[chosen], coefficients[:, chosen]
-        basis, products = self._held
-        vectors = basis @ coefficients
-        residuals = np.linalg.norm(products @ coefficients - vectors * values, axis=0)
-        return RitzPairs(values, vectors, residuals)
+        return self.pairs(values, self.columns @ coefficients, coefficients)
 
     @property
     def _held(self) -> tuple[NDArray[Any], NDArray[Any]]:
