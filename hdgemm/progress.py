@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from hdgemm.errors import InputError
-from hdgemm.pipeline.plan import counts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -159,7 +158,7 @@ class Work:
     @classmethod
     def of(cls, plan: Plan, planned_bytes: Mapping[Stage, int]) -> Work:
         """Take the totals from a plan and the bytes that each stage is to move."""
-        counts = counts_of(plan)
+        counts = plan.counts
         return cls(plan.flops, counts.steps, counts.units, planned_bytes.get("store2", 0))
 
 

@@ -11,7 +11,6 @@ from hdgemm.call.plans import facts_of
 from hdgemm.call.run import OpenRun
 from hdgemm.durable.run import check_whole
 from hdgemm.errors import InputError
-from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stores import create_matrix
 from hdgemm.pipeline.plans import Plans
@@ -44,7 +43,7 @@ def opened(product: Product, call: Call, name: str) -> Iterator[tuple[Product, O
 @contextmanager
 def opened_session(call: Call, name: str) -> Iterator[OpenRun]:
     """Yield a call with its session open; raises what `opened` raises."""
-    with thread_limit(), session_for(call.session, call.options) as (session, options):
+    with session_for(call.session, call.options) as (session, options):
         if options.verify:
             raise InputError(
                 f"{name} has no check of its result, but verify is {options.verify!r}: choose "

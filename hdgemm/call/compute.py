@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from hdgemm.call.run import OpenRun
 from hdgemm.durable.run import check_whole
 from hdgemm.errors import CancelledRunError, HdgemmError, InputError
-from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stores import create_matrix
 from hdgemm.matrices.tile_function import is_tile_function
@@ -42,7 +41,7 @@ def compute(product: Product, call: Call, *, plan: Plan | None = None) -> Report
     """
     if call.watch.cancelled:
         raise CancelledRunError("the run was cancelled before it began; nothing was written")
-    with thread_limit(), session_for(call.session, call.options) as (session, options):
+    with session_for(call.session, call.options) as (session, options):
         if options.checks_product and call.checkpoint and product.updates:
             raise InputError(
                 "verify needs the old C, which a run that goes on later finds overwritten: write "

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hdgemm.machine.benchmarks import calibration_bytes
-from hdgemm.machine.limits import cores, thread_limit
+from hdgemm.machine.limits import cores
 from hdgemm.matrices.location import is_store
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.run.session import session_for
@@ -40,11 +40,7 @@ def open_run(run: Call | OpenRun) -> Iterator[OpenRun]:
     Devices that the options name update slabs (`hdgemm.linalg.slabs.resident`) and factor arrays
     (`hdgemm.linalg.devices.run`); all else runs on the host.
     """
-    with (
-        thread_limit(),
-        session_for(run.session, run.options) as (opened, chosen),
-        opened.running(chosen),
-    ):
+    with session_for(run.session, run.options) as (opened, chosen), opened.running(chosen):
         opened.free_slots()
         try:
             yield OpenRun(chosen, opened, run.watch)

@@ -191,7 +191,7 @@ def _stored(matrix: Matrix, what: str) -> FileReference | StoreReference:
         )
     location = matrix.opened_from[0] if matrix.opened_from is not None else None
     if location is None and matrix.home is not None:  # the draft of a Zarr array
-        location = Location(matrix.home, format_at(matrix.home))
+        location = Location(matrix.home, format_at(matrix.home).name)
     if not isinstance(location, Location):
         raise InputError(
             f"{what} ({matrix.name}) lies in this process: workers on other machines cannot read "

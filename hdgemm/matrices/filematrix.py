@@ -235,17 +235,18 @@ class FileMatrix(Matrix):
         for i in range(len(memory)):
             yield _Line(self._position(row + i, col), memory[i])
 
-    def _cut(self, line: _Line) -> Iterator[_Line]:
+    def _cut(self, line: _Line) -> list[_Line]:
         """Cut a line into requests, at file offsets that need no edges."""
         cap = REQUEST if self._in_place(line) else _BOUNCE_SPAN
         itemsize = self.dtype.itemsize
-        start, count = 0, line.memory.size
+        start, count, found = 0, line.memory.size, []
         while start < count:
             offset = line.offset + start * itemsize
             ragged = offset % ALIGNMENT if offset % itemsize == 0 else 0
             stop = min(count, start + (cap - ragged) // itemsize)
-            yield _Line(offset, line.memory[start:stop])
+            found.append(_Line(offset, line.memory[start:stop]))
             start = stop
+        return found
 
     def _in_place(self, line: _Line) -> bool:
         """Return whether a line can be moved without conversion and without a bounce buffer."""

@@ -128,7 +128,7 @@ class BlockFile:
 
     def in_place(self, offset: int, memory: NDArray[Any]) -> bool:
         """Return whether the span at `offset` moves to or from this memory without a bounce."""
-        if not self.direct or memory.nbytes < SHORT:
+        if self._direct_fd < 0 or memory.nbytes < SHORT:
             return True
         return (address(memory) - offset) % ALIGNMENT == 0
 

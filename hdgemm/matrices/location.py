@@ -160,7 +160,14 @@ class Format(ABC):
         return None
 
 
-_FORMATS: Final[dict[str, Format]] = {}
+class _Register(dict[str, Format]):
+    """The formats by their names."""
+
+    def __missing__(self, name: str) -> Format:
+        raise InputError(f"unknown format {name!r}; known are {', '.join(self)}")
+
+
+_FORMATS: Final = _Register()
 
 
 def register(added: Format) -> None:
@@ -178,10 +185,7 @@ def formats() -> Iterable[Format]:
 
 def format_named(name: str) -> Format:
     """Return a format; `InputError` where none has this name."""
-    try:
-        return _FORMATS[name]
-    except KeyError:
-        raise InputError(f"unknown format {name!r}; known are {', '.join(_FORMATS)}") from None
+    return _FORMATS[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,15 +215,16 @@ class Location:
     @property
     def kind(self) -> Format:
         """The format, which answers for all that depends on it."""
-        return format_named(self.format)
+        return _FORMATS[self.format]
 
     def check_suffix(self) -> None:
         """Raise `InputError` for a matrix that would be created under another format's suffix, or
         for an item of a store with one colon before its name.
         """
-        if self.kind.whole_file:
+        kind = self.kind
+        if kind.whole_file:
             self._check_colons()
-        if self.kind.refuses_suffix(self.path.suffix.lower()):
+        if kind.refuses_suffix(self.path.suffix.lower()):
             stem = self.path.with_suffix("")
             raise InputError(
                 f"{self.path} has the suffix of another format: write "
@@ -227,7 +232,7 @@ class Location:
             )
 
     def _check_colons(self) -> None:
-        for each in formats():
+        for each in _FORMATS.values():
             for suffix in () if each.whole_file else each.suffixes:
                 store, colon, item = str(self.path).partition(f"{suffix}:")
                 if colon:
@@ -285,26 +290,25 @@ def _parse(whole: str) -> Location:
         return Location(path, "raw", raw=layout)
     if {".", ".."} & set(item.split("/")):
         raise InputError(f"{whole} names an item with '.' or '..': write its path from the top")
-    name = format_at(path)
-    format_named(name).check_item(whole, path, item)
-    return Location(path, name, item.strip("/"))
+    kind = format_at(path)
+    kind.check_item(whole, path, item)
+    return Location(path, kind.name, item.strip("/"))
 
 
-def format_at(path: Path) -> str:
-    """Return a format's name by the suffix, else by the first bytes of a file or the names in a
-    folder.
-    """
+def format_at(path: Path) -> Format:
+    """Return the format by the suffix, else by the first bytes of a file or a folder's names."""
     suffix = path.suffix.lower()
-    for each in formats():
+    for each in _FORMATS.values():
         if suffix in each.suffixes:
-            return each.name
+            return each
     start = b""
     if path.is_file():
         with os.fdopen(open_regular(path), "rb") as stream:
-            start = stream.read(max(len(each.magic) for each in formats()))
-    return next((each.name for each in formats() if each.recognises(path, start)), "npy")
+            start = stream.read(max(len(each.magic) for each in _FORMATS.values()))
+    found = (each for each in _FORMATS.values() if each.recognises(path, start))
+    return next(found, _FORMATS["npy"])
 
 
 def is_store(path: Path) -> bool:
     """Say whether a folder belongs to a store of some format."""
-    return any(each.recognises(path, b"") for each in formats())
+    return any(each.recognises(path, b"") for each in _FORMATS.values())

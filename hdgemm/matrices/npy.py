@@ -43,12 +43,13 @@ class NpyHeader:
     offset: int
 
 
-def read_header(path: Path) -> NpyHeader:
+def read_header(path: Path, fd: int | None = None) -> NpyHeader:
     """Parse and check a file's header, or `InputError`; nothing of the file is executed or
-    unpickled.
+    unpickled. `fd` is the descriptor of a file that is open already, and stays open.
     """
     try:
-        with os.fdopen(open_regular(path), "rb") as stream:
+        opened = open_regular(path) if fd is None else fd
+        with os.fdopen(opened, "rb", closefd=fd is None) as stream:
             start = stream.read(12)
             text, offset = _header_text(path, start, stream)
             found = os.fstat(stream.fileno()).st_size
@@ -119,7 +120,8 @@ def _parse(path: Path, text: str, offset: int) -> NpyHeader:
             len(fields) == 3
             and type(fortran) is bool
             and type(shape) is tuple
-            and all(type(extent) is int and extent >= 0 for extent in shape)
+            and {*map(type, shape)} <= {int}
+            and min(shape, default=0) >= 0
         )
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
         raise InputError(f"{path} has a .npy header that cannot be read: {text[:80]!r}") from error
@@ -150,15 +152,22 @@ def open_npy(path: Path, *, writable: bool = False) -> tuple[FileMatrix, bool]:
     """Open a matrix of format version 1 to 3; return it row-major, and whether it is the file's
     transpose. A vector is a matrix of one column.
     """
-    header = read_header(path)
+    # One open file gives header and elements, though another one may get its name.
+    fd = open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
+    try:
+        header = read_header(path, fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    file = BlockFile(path, writable=writable, fd=fd)
     if len(header.shape) not in (1, 2):
+        file.close()
         raise InputError(
             f"{path} must hold a matrix (2-D) or a vector, it has shape {header.shape}"
         )
     flipped = header.fortran or len(header.shape) == 1
     rows, cols = header.shape if len(header.shape) == 2 else (*header.shape, 1)
     shape = (cols, rows) if flipped else (rows, cols)
-    file = BlockFile(path, writable=writable)
     return FileMatrix(file, shape, header.dtype, header.offset), flipped
 
 

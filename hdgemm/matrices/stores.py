@@ -177,14 +177,15 @@ def create_matrix(
     """
     place = parse_location(where)
     place.check_suffix()
+    kind = place.kind
     if order not in ("C", "F"):
         raise InputError(f"order must be 'C' or 'F', got {order!r}")
-    if order == "F" and place.kind.order(place, order) != "F":
+    if order == "F" and kind.order(place, order) != "F":
         raise InputError(
             f"{place} cannot be created in order 'F': .npy files can, and raw files whose location "
             "ends in ':F'"
         )
-    return place.kind.create(place, MatrixSpec(shape, dtype, order, part, sparse))
+    return kind.create(place, MatrixSpec(shape, dtype, order, part, sparse))
 
 
 def create_scratch(

@@ -52,7 +52,8 @@ class OperationSource(ABC):
         self.ledger = self._builder.ledger
         self._changed = threading.Condition()
         self._closed = False
-        self._memory = _Forgotten(self._builder, stages_of(plan)[-1])
+        self.stages = stages_of(plan)
+        self._memory = _Forgotten(self._builder, self.stages[-1])
 
     def ops(self, stage: Stage, finish: Callable[[], bool]) -> Iterator[Op]:
         """Yield one stage's operations, in order.
@@ -124,7 +125,6 @@ class FixedSchedule(OperationSource):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.stages = stages_of(plan)
         self._planned = plan.course.planned()
         self._multiplied = self._waiting = 0
 
@@ -153,7 +153,7 @@ class FixedSchedule(OperationSource):
 
     def finished(self, op: Op) -> None:
         """Forget what is done; wake lanes that wait for steps to be multiplied."""
-        super().finished(op)
+        self._memory.finished(op)
         if op.stage == "mult1":
             self._multiplied = op.number + 1
             if self._waiting:

@@ -106,8 +106,8 @@ class Lane:
         try:
             for op in self._source.ops(self.stage, self._finish):
                 self._execute(op)
-            while self._finish():
-                pass
+            while self._enqueued:
+                self._finish()
         except BaseException as error:  # noqa: BLE001  (raised by the executor)
             self._stop(error)
             # Copies use the slots, which are freed when all lanes have ended.
@@ -130,8 +130,8 @@ class Lane:
         start = time.perf_counter()
         completion = self._function(op, after)
         if completion is DONE:
-            while self._finish():  # operations of a lane end in their order
-                pass
+            while self._enqueued:  # operations of a lane end in their order
+                self._finish()
             self._log.record(op, start, time.perf_counter())
             self._progress.issue(op, None)
             self._source.finished(op)

@@ -182,6 +182,15 @@ class Expectation:
     limit: str
 
 
+class Counts(NamedTuple):
+    """How many bars, work units, steps and loads a plan has; they may exceed 64 bits."""
+
+    bars: int
+    units: int
+    steps: int
+    loads: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """How a product is cut into loads, work units and steps, and the memory that these reuse.
@@ -252,37 +261,49 @@ class Plan:
             Held(layout.b_depth, self.b_slots.count),
         )
 
+    @cached_property
+    def counts(self) -> Counts:
+        """How many bars, work units, steps and loads it has."""
+        course, walk = self.course, self.walk
+        bars, last = 0, -1
+        for first, end in self.units.runs:
+            bars += walk.bar(end - 1) - max(last, walk.bar(first) - 1)
+            last = walk.bar(end - 1)
+        loads = course.loaded["A"].tiles + course.loaded["B"].tiles
+        units = self.units.length
+        return Counts(bars, units, units * walk.chunks.count, loads)
+
     @property
     def done(self) -> list[Rect]:
         """Rectangles of C that an earlier run has stored, and this plan leaves as they are."""
         walk = self.walk
         return [walk.rect(number) for run in self.skipped for number in range(*run)]
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Elements of C that the plan computes."""
         walk = self.walk
         return self.problem.m * self.problem.n - sum(walk.area(*run) for run in self.skipped)
 
-    @property
+    @cached_property
     def flops(self) -> int:
         """Floating-point operations of its units."""
         return self.elements * self.problem.k * flops_per_multiply_add(self.problem.dtype)
 
-    @property
+    @cached_property
     def scratch_bytes(self) -> int:
         """Bytes in which store2 reads the old C, block by block, where beta is not zero."""
         if not self.problem.reads_c or self.problem.c.path == "resident":
             return 0
         return max(min(SCRATCH_BYTES, self.c_slots.nbytes), self.tile[1] * self.problem.itemsize)
 
-    @property
+    @cached_property
     def device_bytes(self) -> int:
         """Bytes held on the device."""
         c = self.c_slots.total if self.overlap.c_on_device else 0
         return self.a_slots.total + self.b_slots.total + c
 
-    @property
+    @cached_property
     def staging_bytes(self) -> int:
         """Bytes of staging held, C's slots included where the kernel writes into staging."""
         c = 0 if self.overlap.c_on_device else self.c_slots.total
@@ -367,30 +388,9 @@ def largest_tiles(plan: Plan) -> dict[Operand, tuple[int, int]]:
     }
 
 
-class Counts(NamedTuple):
-    """How many bars, work units, steps and loads a plan has; they may exceed 64 bits."""
-
-    bars: int
-    units: int
-    steps: int
-    loads: int
-
-
-def counts_of(plan: Plan) -> Counts:
-    """Count what a plan does."""
-    course = plan.course
-    units, walk = course.units, course.units.walk
-    bars, last = 0, -1
-    for first, end in units.runs:
-        bars += walk.bar(end - 1) - max(last, walk.bar(first) - 1)
-        last = walk.bar(end - 1)
-    loads = course.loaded["A"].tiles + course.loaded["B"].tiles
-    return Counts(bars, units.length, units.length * walk.chunks.count, loads)
-
-
 def summarize(plan: Plan) -> dict[str, Any]:
     """Return a plan's shape, tiles, counts and memory as plain values; bytes and seconds."""
-    problem, counts = plan.problem, counts_of(plan)
+    problem, counts = plan.problem, plan.counts
     return {
         "m": problem.m,
         "n": problem.n,
@@ -424,7 +424,7 @@ def plan_lines(plan: Plan, *, alone: bool = True) -> list[str]:
     if plan.in_place:
         lines.append("in place: one BLAS call on the caller's arrays, nothing is copied")
     else:
-        bars, units, steps, loads = counts_of(plan)
+        bars, units, steps, loads = plan.counts
         counts = f"; wriggled order: bars {bars}, work units {units}, steps {steps}, loads {loads}"
         tiles = f"tiles: C {mb} × {nb}, A {mb} × {kb}, B {kb} × {nb}"
         lines.append(tiles + counts if alone else tiles)

@@ -39,6 +39,8 @@ class SlotCache:
         Larger ones are chosen where the limits of the plan allow it, else slots of the same size.
         """
         kept = [(kind, buffer) for (kind, _), found in self._kept.items() for buffer in found]
+        if not kept:
+            return
         chosen, left = _chosen(plan, kept, larger=True)
         if not _within_limits(plan, chosen):
             chosen, left = _chosen(plan, kept, larger=False)

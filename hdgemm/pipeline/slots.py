@@ -159,13 +159,20 @@ class SlotMemory:
         self._taken: list[tuple[Kind, Buffer]] = []
         self.dtype = np.dtype(plan.problem.dtype)
         self._unified = plan.device.unified
-        specs = {operand: plan.problem.spec(operand) for operand in OPERANDS}
-        self._trans = {operand: spec.trans for operand, spec in specs.items()}
-        self._in_file = {operand: spec.place == "file" for operand, spec in specs.items()}
+        problem, self._trans, self._files = plan.problem, {}, {}
+        for operand, spec, matrix in zip(
+            OPERANDS,
+            (problem.a, problem.b, problem.c),
+            (operands.a, operands.b, operands.c),
+            strict=True,
+        ):
+            self._trans[operand] = spec.trans
+            if spec.place == "file":
+                self._files[operand] = matrix
         try:
             self._cache.retain(plan)
             self._slots: dict[str, list[Any]] = {
-                name: self._allocate(kind, slots)
+                name: self._allocate(kind, slots) if slots.count else []
                 for name, (kind, slots) in slot_groups(plan).items()
             }
         except BaseException:
@@ -218,10 +225,10 @@ class SlotMemory:
         return Tile(operand, buffer, rows, cols, cols, self.dtype, trans, origin)
 
     def _phase(self, operand: Operand, rect: Rect) -> int:
-        if not self._in_file[operand]:
+        if (matrix := self._files.get(operand)) is None:
             return 0
         row, col = (rect.col, rect.row) if self._trans[operand] else (rect.row, rect.col)
-        phase = self._operands.matrix(operand).phase(row, col)
+        phase = matrix.phase(row, col)
         return phase if phase % self.dtype.itemsize == 0 else 0
 
     def resident_tile(self, operand: Operand) -> Tile:

@@ -53,7 +53,8 @@ class StageCounters:
                 self._block(need)
             if (unfinished := self._unfinished.get(need)) is not None:
                 found.append(unfinished[0])
-        self.check()
+        if self._stopped:
+            raise Stopped
         return found
 
     def check(self) -> None:
@@ -81,7 +82,9 @@ class StageCounters:
         """
         waiting = self._waiting[stage]
         with self._lock:
-            for entry in [entry for entry in waiting if self._met((stage, entry[0]))]:
+            for entry in waiting[:]:
+                if not self._met((stage, entry[0])):
+                    continue
                 waiting.remove(entry)
                 entry[1].release()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
@@ -59,9 +60,10 @@ def _check_problem(plan: Plan) -> None:
 def _check_counts(plan: Plan) -> None:
     for name in ("a_slots", "b_slots", "c_slots", "up", "down"):
         slots = getattr(plan, name)
-        if not (0 <= slots.count <= _MOST_SLOTS and 0 <= slots.total < _MOST and slots.nbytes >= 0):
+        count, nbytes = slots.count, slots.nbytes
+        if not (0 <= count <= _MOST_SLOTS and nbytes >= 0 and count * nbytes < _MOST):
             raise PlanError(
-                f"{name} are {slots.count} of {slots.nbytes} bytes: there can be 0 to {_MOST_SLOTS}"
+                f"{name} are {count} of {nbytes} bytes: there can be 0 to {_MOST_SLOTS}"
                 " of less than 2^63 bytes together"
             )
 
@@ -71,8 +73,8 @@ def _check_paths(plan: Plan) -> None:
     problem, unified = plan.problem, plan.device.unified
     if plan.in_place and not problem.in_place:
         raise PlanError("a plan in place needs A, B and C in memory that the kernel uses")
-    for operand in OPERANDS:
-        if unified and problem.spec(operand).path == "direct":
+    for operand, spec in zip(OPERANDS, (problem.a, problem.b, problem.c), strict=True):
+        if unified and spec.path == "direct":
             raise PlanError(f"{operand} moves by DMA, but staging is the device's memory")
     if problem.c.path == "direct" and not plan.overlap.c_on_device:
         raise PlanError("nothing stores C: it moves by DMA, but the kernel writes into staging")
@@ -83,13 +85,13 @@ def _check_paths(plan: Plan) -> None:
 def _check_numbers(plan: Plan) -> None:
     layout, slots = plan.layout, (plan.a_slots, plan.b_slots, plan.c_slots, plan.up, plan.down)
     numbers = [
-        *plan.tile,
-        *(number for each in slots for number in (each.count, each.nbytes)),
-        *(layout.a_depth, layout.b_depth, layout.halvings, layout.quantum, layout.blocks),
-        *(number for run in plan.skipped for number in run),
-        *(plan.host_limit, plan.device_limit),
+        plan.tile,
+        (layout.a_depth, layout.b_depth, layout.halvings, layout.quantum, layout.blocks),
+        (plan.host_limit, plan.device_limit),
+        *[(each.count, each.nbytes) for each in slots],
+        *plan.skipped,
     ]
-    for number in numbers:
+    for number in chain.from_iterable(numbers):
         if not isinstance(number, int) or not -_MOST <= number < _MOST:
             raise PlanError(f"a field of the plan is not a 64-bit whole number: {number!r}")
 
@@ -125,11 +127,12 @@ def _check_skipped(plan: Plan) -> None:
 
 def _check_slots(plan: Plan) -> None:
     """Check that each operand has slots where it moves, and that its largest tile fits one."""
+    itemsize = plan.problem.itemsize
     for operand, (rows, cols) in largest_tiles(plan).items():
         slots, spec = plan.slots(operand), plan.problem.spec(operand)
         if (spec.path == "resident") != (slots.count == 0):
             raise PlanError(f"{operand} is {spec.path}, and has {slots.count} slots")
-        needed = rows * cols * plan.problem.itemsize
+        needed = rows * cols * itemsize
         if slots.count and needed > slots.nbytes:
             raise PlanError(f"a tile of {operand} takes {needed} bytes, its slot {slots.nbytes}")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import overload
 
 from hdgemm.pipeline.tiles import Bars, Rect, Span, WorkUnit, ceil_div
@@ -52,7 +52,7 @@ class Cut:
 
     def __init__(self, extent: int, size: int) -> None:
         self.extent, self.size = extent, size
-        self.count = ceil_div(extent, size) if size > 0 else 0
+        self.count = -(-extent // size) if size > 0 else 0
 
     def span(self, place: int) -> Span:
         """Return one piece."""
@@ -78,7 +78,7 @@ class Walk:
         *,
         wriggled: bool,
     ) -> None:
-        rows, cols, self.chunks = (Cut(*pair) for pair in zip(extents, tile, strict=True))
+        rows, cols, self.chunks = map(Cut, extents, tile)
         self.by_columns, self.wriggled = layout.bars == "columns", wriggled
         #: The dimension that changes along a bar, and the one that changes from bar to bar.
         self.along, self.across = (rows, cols) if self.by_columns else (cols, rows)
@@ -190,8 +190,11 @@ class Units(Sequence[WorkUnit]):
 
     def numbered(self) -> Iterator[tuple[int, WorkUnit]]:
         """Yield each unit with its number in the whole walk."""
-        numbers = chain.from_iterable(range(first, end) for first, end in self.runs)
-        return ((whole, self._unit(number, whole)) for number, whole in enumerate(numbers))
+        number = 0
+        for first, end in self.runs:
+            for whole in range(first, end):
+                yield whole, self._unit(number, whole)
+                number += 1
 
     def _unit(self, number: int, whole: int) -> WorkUnit:
         walk = self.walk
@@ -203,7 +206,7 @@ class Units(Sequence[WorkUnit]):
 def runs_between(skipped: Runs, count: int) -> Runs:
     """Return the runs of the numbers below `count` that are in none of the skipped runs."""
     edges = ((0, 0), *skipped, (count, count))
-    return tuple((left[1], right[0]) for left, right in pairwise(edges) if left[1] < right[0])
+    return tuple([(left[1], right[0]) for left, right in pairwise(edges) if left[1] < right[0]])
 
 
 def runs_of(numbers: Iterable[int]) -> Runs:

@@ -89,7 +89,8 @@ def case_for(
     share = (options.host_bytes or machine.host_bytes) // members
     host = share - reserved_bytes(problem, share * members) // members
     on_device = device.limit(options.device_bytes) or share
-    if options.checks_tiles:
+    checks = options.checks_tiles
+    if checks:
         host -= checking_bytes(host)
         if device.unified:
             machine = machine_that_checks(machine, problem)
@@ -97,7 +98,7 @@ def case_for(
             on_device -= checking_bytes(on_device)
     # Free memory beyond the limit changes no plan, and must not change the key of a cached one.
     machine = replace(machine, host_bytes=share)
-    whole_units = options.checks_tiles and not device.unified
+    whole_units = checks and not device.unified
     limits = Limits(host, on_device)
     return Case(problem, device, options.strategy, limits, machine, whole_units)
 
@@ -109,7 +110,7 @@ def reserved_bytes(problem: Problem, limit: int) -> int:
     buffers through which elements are converted and chunks are decoded.
     """
     if problem.in_files:
-        if any(spec.encoded for spec in (problem.a, problem.b, problem.c)):
+        if problem.a.encoded or problem.b.encoded or problem.c.encoded:
             return min(_BASE_BYTES + BOUNCE_BYTES + _DECODE_BYTES, 5 * limit // 8)
         return min(_BASE_BYTES + BOUNCE_BYTES, limit // 2)
     return min(_BASE_BYTES, limit // 8)

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import DoesNotFitError
-from hdgemm.pipeline.plan import counts_of
 from hdgemm.pipeline.slots import piece_bytes
 from hdgemm.pipeline.validate import validate
 from hdgemm.planning.build import build_plan, in_place_plan
@@ -214,4 +213,4 @@ def _operations(plan: Plan) -> int:
         max(tiles, elements * itemsize // piece_bytes(plan, operand))
         for operand, tiles, elements in moved
     )
-    return counts_of(plan).steps + 2 * pieces
+    return plan.counts.steps + 2 * pieces

@@ -109,6 +109,8 @@ def _share_files(x: Matrix | Path, y: Matrix | Path) -> bool:
 
 def _files(x: Matrix | Path) -> set[tuple[int, int]]:
     """Return the identities of the files that elements of `x` are in."""
+    if isinstance(x, FileMatrix):
+        return {x.file.identity}
     if not isinstance(x, Path) and (span := _in_file(x)) is not None:
         return {span[0]}
     found = set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from hdgemm.dtypes import WHOLE
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.conversion import computed_in, is_whole
 from hdgemm.matrices.layout import check_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def check_shapes(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int, int]:
@@ -38,15 +41,29 @@ def result_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
 
     float16 and bfloat16 are computed in float32; operands that are all integers, in float64.
     """
-    if all(map(is_whole, dtypes)):
+    return _computed(dtypes, [is_whole(dtype) for dtype in dtypes])
+
+
+def _computed(dtypes: Sequence[np.dtype[Any]], whole: list[bool]) -> np.dtype[Any]:
+    if all(whole):
         return np.dtype(np.float64)
-    return np.result_type(*(x if is_whole(x) else computed_in(x) for x in dtypes)).newbyteorder("=")
+    pairs = zip(dtypes, whole, strict=True)
+    found = [dtype if integer else computed_in(dtype) for dtype, integer in pairs]
+    return np.result_type(*found).newbyteorder("=")
 
 
 def stored_dtype(
     operands: tuple[np.dtype[Any], ...], wanted: Any = None, *, whole: bool = True
 ) -> np.dtype[Any]:
-    """Return the dtype of a new C: int64 for products of integers, else the arithmetic's.
+    """Return the dtype of a new C, with the parameters and errors of `product_dtypes`."""
+    return product_dtypes(operands, wanted, whole=whole)[1]
+
+
+def product_dtypes(
+    operands: tuple[np.dtype[Any], ...], wanted: Any = None, *, whole: bool = True
+) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """Return the dtype of the arithmetic, as `result_dtype`, and the dtype of a new C: int64 for
+    products of integers, else the arithmetic's.
 
     Parameters
     ----------
@@ -62,10 +79,10 @@ def stored_dtype(
     InputTypeError
         For a dtype that hdgemm does not compute in, and one that cannot hold the product.
     """
-    computed = result_dtype(*operands)
-    integers = all(map(is_whole, operands))
+    are_whole = [is_whole(dtype) for dtype in operands]
+    computed, integers = _computed(operands, are_whole), all(are_whole)
     if wanted is None:
-        return np.dtype(WHOLE) if integers and whole else computed
+        return computed, np.dtype(WHOLE) if integers and whole else computed
     dtype = check_dtype(wanted, "the product", (WHOLE,)).newbyteorder("=")
     if dtype.name == WHOLE:
         if not integers or not whole:
@@ -75,7 +92,7 @@ def stored_dtype(
             )
     elif not np.can_cast(computed, dtype, "same_kind"):
         raise InputTypeError(f"the product is {computed}, which dtype={dtype.name!r} cannot hold")
-    return dtype
+    return computed, dtype
 
 
 def check_out_dtype(found: np.dtype[Any], computed: np.dtype[Any]) -> None:

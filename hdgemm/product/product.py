@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -24,8 +25,7 @@ from hdgemm.product.arguments import (
     check_out_dtype,
     check_shape,
     check_shapes,
-    result_dtype,
-    stored_dtype,
+    product_dtypes,
     trans_flags,
 )
 from hdgemm.product.target import (
@@ -112,10 +112,10 @@ class Product:
         old = None if c is None else open_operand(c, what="c", writable=updates)
         given = is_tile_function(out)
         place = old if updates else open_target(None if given else out)
-        named = place is None and out is not None and not given
-        if named:
-            check_location(parse_location(out), a, b)
-        target = parse_location(out) if named else None
+        target = None
+        if place is None and out is not None and not given:
+            target = parse_location(out)
+            check_location(target, a, b)
         product = check_product(
             alpha, left, right, beta, old, place or file_of(target), dtype, whole=whole
         )
@@ -124,7 +124,7 @@ class Product:
         if given:
             place = Operand(FunctionMatrix(out, product.shape, product.c_dtype))
         elif out is None:
-            out = np.empty((product.m, product.n), product.c_dtype)
+            out = np.empty(product.shape, product.c_dtype)
             place = open_operand(out, what="out", writable=True)
         # An absolute location: the caller may change the working directory during the run.
         return replace(
@@ -150,24 +150,29 @@ class Product:
         return self.a.shape[1]
 
     @property
+    def extents(self) -> tuple[int, int, int]:
+        """m, n and k."""
+        return *self.shape, self.a.shape[1]
+
+    @property
     def shape(self) -> tuple[int, int]:
-        """Extents of C."""
-        return self.m, self.n
+        """Rows and columns of C."""
+        return self.a.shape[0], self.b.shape[1]
 
     @property
     def flops(self) -> int:
         """Floating-point operations; a complex multiply-add counts 8."""
-        return self.m * self.n * self.k * flops_per_multiply_add(self.dtype.name)
+        return math.prod(self.extents) * flops_per_multiply_add(self.dtype.name)
 
     @property
     def reads_product(self) -> bool:
         """Whether A and B are read: not for alpha = 0, nor for k = 0."""
-        return self.alpha != 0 and min(self.m, self.n, self.k) > 0
+        return self.alpha != 0 and min(self.extents) > 0
 
     @property
     def reads_c(self) -> bool:
         """Whether the old C is read: not for beta = 0."""
-        return self.beta != 0 and min(self.m, self.n) > 0
+        return self.beta != 0 and min(self.shape) > 0
 
     @property
     def updates(self) -> bool:
@@ -194,8 +199,11 @@ class Product:
         homes = [x.matrix.home for x in operands if x is not None and x.matrix.home is not None]
         if self.c is None and isinstance(self.target, Location) and not self.target.url:
             homes.insert(0, self.target.path)
-        folders = (home if home.is_dir() else home.parent for home in homes)
-        return next((folder for folder in folders if folder.is_dir()), None)
+        for home in homes:
+            folder = home if home.is_dir() else home.parent
+            if folder.is_dir():
+                return folder
+        return None
 
     def inputs(self) -> dict[str, Operand]:
         """Return the operands that are only read, by letter."""
@@ -240,9 +248,7 @@ class Product:
             in_place = self.old is None or self.old.matrix is self.c.matrix
             c = self._spec(self.c, device, in_place=in_place)
         return Problem(
-            self.m,
-            self.n,
-            self.k,
+            *self.extents,
             self.dtype.name,
             self._spec(self.a, device),
             self._spec(self.b, device),
@@ -314,10 +320,10 @@ def check_product(
     array. `wanted` and `whole` are `dtype` and `whole` of `Product.of`.
     """
     m, n, _ = check_shapes(a.shape, b.shape)
-    stored = tuple(x.matrix.dtype for x in (a, b, c) if x is not None)
+    stored = tuple([x.matrix.dtype for x in (a, b, c) if x is not None])
     whole = whole and c is None and not isinstance(alpha, complex) and alpha == 1
-    c_dtype = stored_dtype(stored, wanted, whole=whole)
-    dtype = result_dtype(*stored) if wanted is None or c_dtype.kind == "i" else c_dtype
+    computed, c_dtype = product_dtypes(stored, wanted, whole=whole)
+    dtype = computed if wanted is None or c_dtype.kind == "i" else c_dtype
     if m * n * dtype.itemsize >= _MOST_BYTES:  # with k = 0, A and B may have none
         raise InputError(
             f"C of {m}×{n} {dtype.name} has {m * n * dtype.itemsize} bytes; it must have fewer "

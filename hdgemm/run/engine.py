@@ -148,15 +148,15 @@ class _Run:
 
     def _planned(self, name: str, plan: Plan | None) -> Member:
         """Return the device with an earlier run's plan, the caller's, or a new one."""
-        device = self.session.device(name, self.options)
-        problem = self._problem_for(device, shared=False)
-        if self.checkpoint is not None and self.checkpoint.plan is not None:
-            self.checkpoint.check(problem, self.options, device.spec)
-            plan = self.checkpoint.plan
-        elif plan is not None and plan.problem != problem:
-            plan = None
-        if plan is not None:
-            return Member(device.spec.name, device, plan)
+        earlier = None if self.checkpoint is None else self.checkpoint.plan
+        if earlier is not None or plan is not None:
+            device = self.session.device(name, self.options)
+            problem = self._problem_for(device, shared=False)
+            if self.checkpoint is not None and earlier is not None:
+                self.checkpoint.check(problem, self.options, device.spec)
+                return Member(device.spec.name, device, earlier)
+            if plan is not None and plan.problem == problem:
+                return Member(device.spec.name, device, plan)
         [member] = self._members([name])
         return member
 

@@ -436,14 +436,16 @@ def test_a_wrong_right_hand_side_keeps_the_factors(folder):
     assert not [name for name in names(folder) if "work" in name]
 
 
-@pytest.mark.parametrize("reserving", ["draft.allocate", "place.sync", "redo_log.sync"])
+@pytest.mark.parametrize(
+    "reserving",
+    ["hdgemm.matrices.draft.allocate", "hdgemm.durable.place.sync", "hdgemm.durable.redo_log.sync"],
+)
 def test_an_interrupt_before_the_first_record_leaves_nothing(folder, monkeypatch, reserving):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    room = "matrices" if reserving.startswith("draft") else "durable"
     before = names(folder)
-    monkeypatch.setattr(f"hdgemm.{room}.{reserving}", interrupted)
+    monkeypatch.setattr(reserving, interrupted)
     with pytest.raises(KeyboardInterrupt):
         DURABLE["lu_factor"]({"options": SLABS, "checkpoint": True})
     assert names(folder) == before

@@ -51,7 +51,7 @@ class Toy(Format):
 @pytest.fixture(autouse=True)
 def toy(monkeypatch, tmp_path):
     """Register the format for one test."""
-    monkeypatch.setattr(location, "_FORMATS", dict(location._FORMATS))
+    monkeypatch.setattr(location, "_FORMATS", location._Register(location._FORMATS))
     monkeypatch.chdir(tmp_path)
     register(Toy())
 

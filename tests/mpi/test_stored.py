@@ -367,7 +367,7 @@ import sys
 import numpy as np
 from hdgemm import mpi
 from hdgemm.matrices import zarr_draft
-from hdgemm.mpi import strips
+import hdgemm.mpi.strips as strips
 from hdgemm.mpi.communicator import world
 
 zarr_draft.CHUNK, strips.STRIP_BYTES = (8, 4), 200

@@ -18,7 +18,7 @@ from hdgemm.matrices.base import Wrapper
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
 from hdgemm.pipeline.executor import run_plan
-from hdgemm.pipeline.plan import STAGES, OperandSpec, Problem, Slots, counts_of, planned_bytes
+from hdgemm.pipeline.plan import STAGES, OperandSpec, Problem, Slots, planned_bytes
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slot_reuse import Batch
 from hdgemm.pipeline.slots import Operands
@@ -247,7 +247,7 @@ def test_cancelling_stops_within_an_operation_per_lane():
     with pytest.raises(CancelledRunError):
         case.run(device, observer=observer, cancel=cancel)
     assert device.buffers == 0
-    assert len(seen) < counts_of(case.plan).steps // 4
+    assert len(seen) < case.plan.counts.steps // 4
     device.close()
 
 

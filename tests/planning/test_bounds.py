@@ -11,7 +11,6 @@ from hdgemm.pipeline.plan import (
     DeviceSpec,
     OperandSpec,
     Problem,
-    counts_of,
     from_json,
     planned_bytes,
 )
@@ -31,7 +30,7 @@ def test_a_tile_may_cut_a_product_into_any_number_of_steps(tile, device):
     problem = Problem(5003, 5009, 5011)
     plan = plan_for(problem, Options(tile=tile), device, HOST)
     parts = [-(-extent // size) for extent, size in zip((5003, 5009, 5011), tile, strict=True)]
-    assert counts_of(plan).steps >= math.prod(parts)
+    assert plan.counts.steps >= math.prod(parts)
 
 
 @pytest.mark.parametrize("n", [20_000, 10**6, 10**9])
@@ -78,7 +77,7 @@ def test_a_slow_plan_is_a_warning_with_both_times(caplog):
 def test_steps_of_a_long_inner_product_are_deep():
     # Steps of 4096 took eight times as long as this product needs.
     plan = plan_for(Problem(3, 3, 10**7), Options(), OPENCL_CPU, OPENCL)
-    assert counts_of(plan).steps < 100
+    assert plan.counts.steps < 100
     assert plan.expected.seconds < 0.5
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem, counts_of
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.slot_reuse import DrawnUnits
 from hdgemm.planning.build import build_plan
 from hdgemm.planning.case import Case, Limits
@@ -46,7 +46,7 @@ def test_drawn_units_form_a_valid_plan(extents, tile, slots, depths):
 def test_loads_are_as_few_as_with_the_order_known(extents, slots):
     plan = planned(extents, (6, 6, 6), slots)
     again = drawn_plan(plan, [unit.rect for unit in plan.units])
-    assert len(again.loads) <= 1.1 * counts_of(plan).loads
+    assert len(again.loads) <= 1.1 * plan.counts.loads
 
 
 def test_resident_operands_are_not_loaded():

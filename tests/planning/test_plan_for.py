@@ -7,7 +7,7 @@ import pytest
 from hdgemm.errors import DoesNotFitError
 from hdgemm.machine.rates import H200, HOST
 from hdgemm.options import Options
-from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem, counts_of
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.plans import Plans
 from hdgemm.pipeline.validate import validate
 from hdgemm.planning.case import case_for
@@ -116,6 +116,6 @@ def test_a_product_in_place_is_one_call():
     problem = Problem(60, 50, 40, a=RESIDENT, b=RESIDENT, c=RESIDENT)
     plan = plan_for(problem, Options(), DeviceSpec(), HOST)
     assert plan.in_place
-    assert (counts_of(plan)[1:], plan.host_bytes) == ((1, 1, 0), 0)
+    assert (plan.counts[1:], plan.host_bytes) == ((1, 1, 0), 0)
     assert not plan_for(problem, Options(tile=(16, 16, 16)), DeviceSpec(), HOST).in_place
     assert not plan_for(problem, Options(), DeviceSpec(), HOST, members=2).in_place

@@ -15,7 +15,6 @@ from hdgemm.pipeline.plan import (
     DeviceSpec,
     OperandSpec,
     Problem,
-    counts_of,
     from_json,
     planned_bytes,
 )
@@ -88,7 +87,7 @@ def check_counts(plan, found):
     """Formulas equal the sums over what the plan generates."""
     bars = len({unit.bar for unit in found.units})
     lengths = len(found.units), len(found.steps), len(found.loads)
-    assert counts_of(plan) == (bars, *lengths)
+    assert plan.counts == (bars, *lengths)
     assert plan.elements == sum(unit.rect.area for unit in found.units)
     for operand in ("A", "B"):
         areas = [load.rect.area for load in found.loads if load.operand == operand]
@@ -149,9 +148,9 @@ def check_products(found):
 def test_the_ladder_s_first_steps_load_both_tiles_for_every_unit():
     problem, gpu = Problem(60, 60, 20), DeviceSpec("cuda:0", unified=False)
     counts = {
-        strategy: counts_of(
-            plan_for(problem, Options(strategy=strategy, tile=(10, 10, 20)), gpu, HOST)
-        ).loads
+        strategy: plan_for(
+            problem, Options(strategy=strategy, tile=(10, 10, 20)), gpu, HOST
+        ).counts.loads
         for strategy in STRATEGIES
     }
     assert counts["initial"] == 2 * 36

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdgemm.machine.rates import HOST
-from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem, counts_of, planned_bytes
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem, planned_bytes
 from hdgemm.planning.build import build_plan
 from hdgemm.planning.case import OVERLAPS, Case, Limits
 from hdgemm.planning.shapes import Shape
@@ -39,7 +39,7 @@ _TILES = st.tuples(*[st.integers(1, 7)] * 3)
 def check_counts(plan):
     found = listed(plan)
     check(found)
-    assert counts_of(plan)[1:] == (len(found.units), len(found.steps), len(found.loads))
+    assert plan.counts[1:] == (len(found.units), len(found.steps), len(found.loads))
     for operand in ("A", "B"):
         areas = [load.rect.area for load in found.loads if load.operand == operand]
         assert plan.course.loaded[operand] == (len(areas), sum(areas))
@@ -120,7 +120,7 @@ def test_counts_of_10_to_the_18_steps_end():
         Limits(1 << 62, 1 << 62), HOST,
     )  # fmt: skip
     plan = build_plan(case, Shape((1000, 1000, 1000), n, 3000, (3, 5, 2), "rows", 3))
-    counts = counts_of(plan)
+    counts = plan.counts
     assert counts.steps > 10**18
     assert counts.loads > 10**17
     moved = planned_bytes(plan)

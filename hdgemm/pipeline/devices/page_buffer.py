@@ -42,11 +42,8 @@ class PageBuffer:
         if nbytes >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
             self._advise(mmap.MADV_HUGEPAGE)
         self.array: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, nbytes)
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes, as requested."""
-        return self.array.nbytes
+        #: Size in bytes, as requested; 0 once it is free.
+        self.nbytes = nbytes
 
     def touch(self) -> None:
         """Take all pages of fresh memory from the system, in the threads of `copy_pool`."""
@@ -67,7 +64,7 @@ class PageBuffer:
 
     def free(self) -> None:
         """Unmap the memory, or leave that to the last view of it."""
-        self.array = np.empty(0, np.uint8)
+        self.array, self.nbytes = np.empty(0, np.uint8), 0
         try:
             self._map.close()
         except BufferError:

@@ -14,7 +14,7 @@ from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.pipeline.devices.cuda import driven_by, open_device
 from hdgemm.pipeline.devices.cuda.device import GRANULARITY
 from hdgemm.pipeline.executor import run_plan
-from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem, counts_of, planned_bytes
+from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem, planned_bytes
 from hdgemm.pipeline.slots import Operands
 from hdgemm.planning.build import build_plan
 from hdgemm.planning.case import Case, Limits
@@ -124,7 +124,7 @@ def test_the_bytes_that_the_driver_copies_are_the_plans(strategy):
             moved[call.args[6]] += call.args[4] * call.args[5]
     planned = planned_bytes(run.plan)
     assert moved == {1: planned["load2"], 2: planned.get("store1", 0)}
-    assert standin.count("dgemm") == counts_of(run.plan).steps
+    assert standin.count("dgemm") == run.plan.counts.steps
 
 
 def test_the_mult_lane_enqueues_the_next_kernel_before_the_last_one_ends():
@@ -177,7 +177,7 @@ def test_a_failing_call_surfaces_once_and_everything_is_given_back(fault):
 def test_events_do_not_pile_up_over_a_long_run():
     run, standin = Run((64, 64, 96), (8, 8, 8)), StandIn(order="random", seed=1)
     run.on(standin)
-    assert counts_of(run.plan).steps > 500
+    assert run.plan.counts.steps > 500
     assert standin.count("eventCreateWithFlags") < 100
 
 
