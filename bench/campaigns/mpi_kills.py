@@ -1,0 +1,202 @@
+"""SIGKILL to one rank of a factorisation over MPI: all ranks end, and nothing is published.
+
+python -m bench.campaigns.mpi_kills [--kills 20] [--order 2500]
+
+`hdgemm lu`, `cholesky` and `solve` with `--mpi` run on grids of 1×2 and 2×1 ranks. SIGKILL hits a
+rank drawn at random, at a moment drawn from the duration of a run that is not killed. Then mpiexec
+must end within a minute, with a status other than 0 and one message of hdgemm that names the rank;
+no process of the run is left, and no result has its name. The same command then runs to its end, and
+gives the bits of the run that was not killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+
+from bench.campaigns.tally import Tally, add_save
+from bench.harness import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS = {
+    "lu": ("lu", "A.npy", "--out", "F.npy"),
+    "cholesky": ("cholesky", "S.npy", "--out", "F.npy"),
+    "solve": ("solve", "A.npy", "B.npy", "--out", "F.npy"),
+}
+GRIDS = ("1x2", "2x1")
+#: Seconds within which everything must have ended after a kill.
+_PATIENCE = 60.0
+_MESSAGE = re.compile(r"^hdgemm: rank (\d+) on \S+: process (\d+) was ended by SIGKILL$", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class MpiRun:
+    """One command over MPI; `words` are those after `hdgemm`, the grid and more options included.
+
+    Parameters
+    ----------
+    folder
+        With the matrices; the result is F.npy.
+    """
+
+    folder: Path
+    words: Sequence[str]
+    ranks: int = 2
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start mpiexec, in a group of its own."""
+        search = f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"
+        mpiexec = shutil.which("mpiexec", path=search) or "mpiexec"
+        command = [mpiexec, "-n", str(self.ranks), sys.executable, "-m", "hdgemm", *self.words]
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(
+            [*command, "--threads", "1"], cwd=self.folder, env=environment, text=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+
+    def ranks_of(self, process: subprocess.Popen[str]) -> dict[int, psutil.Process]:
+        """Return the processes of the ranks: children of those that mpiexec has started."""
+        found = {}
+        for each in _tree(process.pid):
+            try:
+                parent = each.parent()
+                if parent is not None and "-m" in parent.cmdline() and "hdgemm" in parent.cmdline():
+                    found[int(each.environ()["PMI_RANK"])] = each
+            except (psutil.Error, KeyError):
+                continue
+        return found
+
+    def wait_for_ranks(self, process: subprocess.Popen[str]) -> dict[int, psutil.Process]:
+        """Return the processes of all ranks once they are there."""
+        while len(found := self.ranks_of(process)) < self.ranks and process.poll() is None:
+            time.sleep(0.02)
+        return found
+
+    def sha(self) -> str:
+        """SHA-256 of the result and of the pivots beside it; of nothing where there is none."""
+        digest = hashlib.sha256()
+        for name in ("F.npy", "F.piv.npy"):
+            if (path := self.folder / name).exists():
+                digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+    def clear(self) -> None:
+        """Remove the result, and what a killed run has left of it."""
+        for path in (*self.folder.glob("F.*"), *self.folder.glob(".*F.npy*")):
+            path.unlink()
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kill_one(run: MpiRun, after: float, victim: int, tally: Tally) -> bool:
+    """Start a run and kill a rank so many seconds after all ranks have begun; say whether it died.
+
+    The run may end before. Every check is counted.
+    """
+    what = f"{' '.join(run.words)}: rank {victim} after {after:.2f} s"
+    process = run.start()
+    ranks = run.wait_for_ranks(process)
+    everyone = _tree(process.pid)
+    time.sleep(after)
+    if process.poll() is not None:
+        process.communicate()
+        tally.counts["ended before the kill"] += 1
+        return False
+    target = ranks[victim]
+    try:
+        target.kill()
+    except psutil.NoSuchProcess:
+        process.communicate()
+        tally.counts["ended before the kill"] += 1
+        return False
+    tally.counts["kills"] += 1
+    try:
+        _, said = process.communicate(timeout=_PATIENCE)
+    except subprocess.TimeoutExpired:
+        tally.check(holds=False, what=f"{what}: mpiexec hangs")
+        for each in [*everyone, psutil.Process(process.pid)]:
+            if each.is_running():
+                each.kill()
+        process.communicate()
+        return True
+    found = _MESSAGE.findall(said)
+    tally.check(process.returncode != 0, f"{what}: status {process.returncode}")
+    tally.check(
+        found == [(str(victim), str(target.pid))], f"{what}: {found or said.splitlines()[-5:]}"
+    )
+    _, left = psutil.wait_procs(everyone, timeout=_PATIENCE)
+    tally.check(not left, f"{what}: {left} are left")
+    return True
+
+
+def attack(run: MpiRun, kills: int, rng: random.Random, tally: Tally) -> None:
+    """Kill a command several times, and compare the bits of the run after each kill."""
+    process = run.start()
+    run.wait_for_ranks(process)
+    begin = time.monotonic()
+    process.communicate()
+    seconds, expected = time.monotonic() - begin, run.sha()
+    tally.check(process.returncode == 0, f"{run.words} ends with {process.returncode}")
+    done = 0
+    while done < kills:
+        run.clear()
+        killed = kill_one(run, rng.uniform(0, seconds), rng.randrange(run.ranks), tally)
+        if not killed:
+            continue
+        done += 1
+        tally.check(not (run.folder / "F.npy").exists(), f"{run.words}: published")
+        process = run.start()
+        process.communicate()
+        tally.check(process.returncode == 0, f"{run.words}: ends with {process.returncode}")
+        tally.check(run.sha() == expected, f"{run.words}: other bits after a kill")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Kill every command on every grid."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--order", type=int, default=2500, help="of the matrices")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--data", type=Path, help="where matrices go; a temporary folder if omitted"
+    )
+    add_save(parser)
+    asked = parser.parse_args(arguments)
+    tally, rng = Tally(), random.Random(asked.seed)
+    with tempfile.TemporaryDirectory(prefix="hdgemm-kills-", dir=asked.data) as name:
+        folder, n = Path(name), asked.order
+        x = np.random.default_rng(0).standard_normal((n, n))
+        np.save(folder / "A.npy", x)
+        np.save(folder / "B.npy", x[:, :20])
+        np.save(folder / "S.npy", x + x.T + 4 * n * np.eye(n))
+        cases = [(words, grid) for words in COMMANDS.values() for grid in GRIDS]
+        for number, (words, grid) in enumerate(cases):
+            kills = len(range(number, asked.kills, len(cases)))
+            attack(MpiRun(folder, [*words, "--mpi", "--grid", grid]), kills, rng, tally)
+    tally.figures["order"] = n
+    return tally.end("mpi_kills", asked)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
