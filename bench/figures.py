@@ -306,6 +306,36 @@ def linpack(result: dict[str, Any]) -> list[str]:
     return rows
 
 
+def scalapack(result: dict[str, Any]) -> list[str]:
+    """Return the rows of systems over MPI against ScaLAPACK, LINPACK and the disk."""
+    rows = []
+    for name, part in result.items():
+        if "best_ratio" in part:
+            errors = [
+                max(each[key] for each in part["blocks"].values())
+                for key in ("hpl_ratio", "scalapack_hpl_ratio")
+            ]
+            what, figure = "speed of `solve` to ScaLAPACK's", f"{part['best_ratio']:.3f}"
+            more = (
+                f", best block size of each; HPL's ratio {errors[0]:.2g}, ScaLAPACK's"
+                f" {errors[1]:.2g}"
+            )
+        elif name.startswith("linpack"):
+            what, figure = "speed of `solve` to LINPACK's", f"{part['ratio']['median']:.3f}"
+            more = f" ({part['ratio']['min']:.2f}–{part['ratio']['max']:.2f})"
+        elif name.startswith("disk"):
+            what, figure = "reading and redistribution", f"{part['ratio']['median']:.3f}"
+            more = (
+                f" ({part['ratio']['min']:.2f}–{part['ratio']['max']:.2f}) of the disk's"
+                f" {part['disk_rate']['median'] / 1e6:.0f} MB/s"
+            )
+        else:
+            continue
+        p, q = part["grid"]
+        rows.append(f"| {what}, {p}×{q}, N = {part['n']} | {figure}{more} |")
+    return rows
+
+
 def hybrid(result: dict[str, Any]) -> list[str]:
     """Return the rows of factorisations by tasks."""
     sections = {
@@ -473,6 +503,8 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "linpack_ranks": ("LINPACK on two processes", linpack),
     "linpack_large": ("LINPACK, larger systems", linpack),
     "linpack_overlap": ("LINPACK: devices and overlaps", linpack),
+    "scalapack": ("Systems over MPI, against ScaLAPACK", scalapack),
+    "scalapack_columns": ("Systems over MPI, against ScaLAPACK, 2×1", scalapack),
     "cluster_efficiency": ("Cluster", cluster),
     "cluster_load": ("Cluster: what a block costs", cluster_load),
     "cluster_virtual": ("Cluster of 1,000 workers, simulated", cluster_virtual),
@@ -490,6 +522,8 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "campaign_row_kills": ("Reductions of tall matrices that were killed", campaign),
     "campaign_cluster_kills": ("Cluster: processes that were killed", campaign),
     "campaign_cluster_row_kills": ("Cluster: workers killed in passes over rows", campaign),
+    "campaign_mpi_kills": ("MPI: ranks that were killed", campaign),
+    "campaign_mpi_slab_kills": ("MPI: ranks killed in factorisations by slabs", campaign),
     "campaign_cluster_mounts": ("Cluster: workers that see other files", campaign),
     "campaign_cluster_frozen": ("Cluster: workers that are stopped and go on", campaign),
     "campaign_disk_faults": ("Disks that fail", campaign),

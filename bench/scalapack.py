@@ -3,11 +3,11 @@
     python -m bench.scalapack [--n 8000] [--grid 1x2 2x1] [--blocks 64 192] [--turns 3]
         [--parts scalapack linpack disk]
 
-`scalapack`: `hdgemm solve --mpi` against `pdgetrf` and `pdgetrs` of Debian's ScaLAPACK with Debian's
-OpenBLAS (bench/scalapack.c, which needs `cc`; root installs the packages with apt-get), by turns, one
-thread a process; reading and writing are not counted. Both solutions are judged by HPL's ratio.
-`linpack`: the same against `hdgemm linpack` with the same N, NB and grid. `disk`: reading and
-redistribution of a file that is in no cache, against one process that reads it from the disk.
+`scalapack`: `hdgemm solve --mpi` against `pdgetrf` and `pdgetrs` of Debian's ScaLAPACK with
+Debian's OpenBLAS (bench/scalapack.c, which needs `cc`; root installs the packages with apt-get), by
+turns, one thread a process; reading and writing are not counted. Both solutions are judged by HPL's
+ratio. `linpack`: the same against `hdgemm linpack` with the same N, NB and grid. `disk`: reading
+and redistribution of a file that is in no cache, against one process that reads it from the disk.
 """
 
 from __future__ import annotations
@@ -154,7 +154,8 @@ def against_scalapack(
         for nb, found in runs.items()
     }
     best = {
-        who: min(each[who]["median"] for each in by_block.values()) for who in ("hdgemm", "scalapack")
+        who: min(each[who]["median"] for each in by_block.values())
+        for who in ("hdgemm", "scalapack")
     }
     return {
         "n": system.n, "grid": grid, "threads": 1, "blocks": by_block, "best": best,
@@ -186,7 +187,7 @@ def against_disk(system: System, grid: tuple[int, int], nb: int, turns: int) -> 
     for _ in range(turns):
         drop_cached([path])
         begin = time.perf_counter()
-        with open(path, "rb", buffering=0) as file:
+        with path.open("rb", buffering=0) as file:
             memory = bytearray(_REQUEST)
             while file.readinto(memory):
                 pass
@@ -207,7 +208,9 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, nargs="+", default=[64, 192])
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--data", type=Path, help="where matrices go; a temporary folder if omitted")
+    parser.add_argument(
+        "--data", type=Path, help="where matrices go; a temporary folder if omitted"
+    )
     parser.add_argument("--save", default="scalapack", help="name of the result; none: not saved")
     chosen = parser.parse_args()
     where, found = environment(), dict[str, Any]()

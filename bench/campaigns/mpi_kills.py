@@ -1,12 +1,16 @@
 """SIGKILL to one rank of a factorisation over MPI: all ranks end, and nothing is published.
 
 python -m bench.campaigns.mpi_kills [--kills 20] [--order 2500]
+python -m bench.campaigns.mpi_kills --slabs [--kills 20]
 
 `hdgemm lu`, `cholesky` and `solve` with `--mpi` run on grids of 1×2 and 2×1 ranks. SIGKILL hits a
 rank drawn at random, at a moment drawn from the duration of a run that is not killed. Then mpiexec
 must end within a minute, with a status other than 0 and one message of hdgemm that names the rank;
-no process of the run is left, and no result has its name. The same command then runs to its end, and
-gives the bits of the run that was not killed.
+no process of the run is left, and no unfinished result has its name. The same command then runs to
+its end, and gives the bits of the run that was not killed.
+
+With `--slabs`, `lu` and `solve` have so little memory that A is factored by several slabs. The same
+command goes on from the last slab that was recorded: the journal never loses one.
 """
 
 from __future__ import annotations
@@ -30,6 +34,9 @@ import psutil
 
 from bench.campaigns.tally import Tally, add_save
 from bench.harness import ROOT
+from hdgemm.durable.earlier_run import EarlierRun
+from hdgemm.mpi.slabs.plan import slab_bytes
+from hdgemm.mpi.variant import Variant, parse_grid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,9 +47,13 @@ COMMANDS = {
     "solve": ("solve", "A.npy", "B.npy", "--out", "F.npy"),
 }
 GRIDS = ("1x2", "2x1")
+#: Slabs of a matrix with `--slabs`.
+SLABS = 6
 #: Seconds within which everything must have ended after a kill.
 _PATIENCE = 60.0
-_MESSAGE = re.compile(r"^hdgemm: rank (\d+) on \S+: process (\d+) was ended by SIGKILL$", re.M)
+_MESSAGE = re.compile(
+    r"^hdgemm: rank (\d+) on \S+: process (\d+) was ended by SIGKILL$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +106,18 @@ class MpiRun:
             if (path := self.folder / name).exists():
                 digest.update(path.read_bytes())
         return digest.hexdigest()
+
+    def published(self) -> str | None:
+        """SHA-256 of the matrix that is the result; None where there is none."""
+        path = self.folder / "F.npy"
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+
+    def recorded(self) -> int:
+        """Slabs that the journal has."""
+        for name in (".F.npy.hdgemm-journal", "..F.npy.work.lu.npy.hdgemm-journal"):
+            if (earlier := EarlierRun.at(self.folder / name)) is not None:
+                return len({entry.notes["slab"] for entry in earlier.pieces.entries()})
+        return 0
 
     def clear(self) -> None:
         """Remove the result, and what a killed run has left of it."""
@@ -156,7 +179,7 @@ def attack(run: MpiRun, kills: int, rng: random.Random, tally: Tally) -> None:
     run.wait_for_ranks(process)
     begin = time.monotonic()
     process.communicate()
-    seconds, expected = time.monotonic() - begin, run.sha()
+    seconds, expected, whole = time.monotonic() - begin, run.sha(), run.published()
     tally.check(process.returncode == 0, f"{run.words} ends with {process.returncode}")
     done = 0
     while done < kills:
@@ -165,7 +188,16 @@ def attack(run: MpiRun, kills: int, rng: random.Random, tally: Tally) -> None:
         if not killed:
             continue
         done += 1
-        tally.check(not (run.folder / "F.npy").exists(), f"{run.words}: published")
+        # A kill may come after the result has its name.
+        tally.check(run.published() in (None, whole), f"{run.words}: an unfinished result")
+        tally.counts["finished before the kill"] += run.published() is not None
+        kept = run.recorded()
+        tally.counts["slabs kept"] += kept
+        if kept and done % 2:
+            # The run that goes on is killed, too.
+            kill_one(run, rng.uniform(0, seconds), rng.randrange(run.ranks), tally)
+            ended = (run.folder / "F.npy").exists()
+            tally.check(ended or run.recorded() >= kept, f"{run.words}: lost slabs")
         process = run.start()
         process.communicate()
         tally.check(process.returncode == 0, f"{run.words}: ends with {process.returncode}")
@@ -177,6 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--order", type=int, default=2500, help="of the matrices")
+    parser.add_argument("--slabs", action="store_true", help="with little memory: LU by slabs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--data", type=Path, help="where matrices go; a temporary folder if omitted"
@@ -190,12 +223,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         np.save(folder / "A.npy", x)
         np.save(folder / "B.npy", x[:, :20])
         np.save(folder / "S.npy", x + x.T + 4 * n * np.eye(n))
-        cases = [(words, grid) for words in COMMANDS.values() for grid in GRIDS]
+        chosen = [name for name in COMMANDS if not asked.slabs or name != "cholesky"]
+        cases = [(COMMANDS[name], grid) for name in chosen for grid in GRIDS]
         for number, (words, grid) in enumerate(cases):
             kills = len(range(number, asked.kills, len(cases)))
-            attack(MpiRun(folder, [*words, "--mpi", "--grid", grid]), kills, rng, tally)
+            more = limit_of(n, grid) if asked.slabs else []
+            attack(MpiRun(folder, [*words, "--mpi", "--grid", grid, *more]), kills, rng, tally)
     tally.figures["order"] = n
-    return tally.end("mpi_kills", asked)
+    return tally.end("mpi_slab_kills" if asked.slabs else "mpi_kills", asked)
+
+
+def limit_of(n: int, grid: str) -> list[str]:
+    """Return options with which A is factored by `SLABS` slabs: memory, and narrow blocks."""
+    variant = Variant(n, 64, parse_grid(grid))
+    width = -(-n // (SLABS * 128)) * 128
+    return ["--nb", "64", "--host-memory", str(slab_bytes(variant, width, 8))]
 
 
 if __name__ == "__main__":

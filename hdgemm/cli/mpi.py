@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from hdgemm.routines.description import Routine
 
 #: Options without an effect over MPI.
-_ALONE: Final = ("in_place", "tile", "checkpoint", "restart", "trace", "gantt")
+_ALONE: Final = ("in_place", "tile", "checkpoint", "trace", "gantt")
+#: An option that some of the functions have.
+_RESTART: Final = "restart"
 
 
 def run_over_mpi(routine: Routine, parameters: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -74,7 +76,7 @@ def _arguments(
     accepted: Mapping[str, object],
 ) -> dict[str, Any]:
     """Return the keywords of the function; `InputError` for options without an effect."""
-    for name in _ALONE:
+    for name in (*_ALONE, *(() if _RESTART in accepted else (_RESTART,))):
         if given.get(name):
             raise InputError(f"--{name.replace('_', '-')} does not go with --mpi")
     for name, value in parameters.items():
@@ -95,6 +97,8 @@ def _arguments(
     )
     own = {name: value for name, value in parameters.items() if name in accepted}
     shared = {"out": given["out"], "options": options, "grid": given["grid"], "nb": given["nb"]}
+    if _RESTART in accepted:
+        shared[_RESTART] = bool(given.get(_RESTART))
     return own | shared
 
 
@@ -130,6 +134,7 @@ def _print_plan(routine: Routine, given: Mapping[str, Any], world: Communicator)
             grid=given["grid"],
             nb=given["nb"],
             host_memory=given["host_memory"],
+            refine="float32" if given.get("refine") else None,
         )
     if world.rank == 0:
         print_result(found, as_json=given["as_json"])

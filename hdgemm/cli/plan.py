@@ -62,6 +62,9 @@ def command(
         float | None,
         typer.Option(help="With --ranks: GFLOP/s of a rank. Default: measured on this machine."),
     ] = None,
+    refine: Annotated[
+        bool, typer.Option("--refine", help="With --ranks and solve: refined from float32.")
+    ] = False,
     as_json: args.Json = False,
 ) -> None:
     """Print the plan of a run: tiles, bytes, memory, expected seconds.
@@ -89,11 +92,12 @@ def command(
             "link": link,
             "rate": None if gflops is None else gflops * 1e9,
             "storage": storage,
+            "refine": "float32" if refine else None,
         }
         print_result(_over_mpi(what, on_ranks), as_json=as_json)
         return
-    if link is not None or gflops is not None:
-        raise InputError("--link and --gflops describe the ranks of MPI: give --ranks, too")
+    if link is not None or gflops is not None or refine:
+        raise InputError("--link, --gflops and --refine describe ranks of MPI: give --ranks, too")
     if _is_routine(what[0]):
         given: dict[str, Any] = {
             "options": options,

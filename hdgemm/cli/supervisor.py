@@ -52,7 +52,18 @@ def supervise() -> None:
         where = f"hdgemm: rank {rank} on {platform.node()}"
         print(f"{where}: process {child} was ended by {killer}", file=sys.stderr, flush=True)
         time.sleep(_MESSAGE_SECONDS)
+        _abort(128 - code)
     os._exit(code if code >= 0 else 128 - code)
+
+
+def _abort(code: int) -> None:
+    """Ask mpiexec to end all ranks (the command "abort" of PMI 1).
+
+    It does so by itself only where this rank had begun MPI; otherwise the others would wait in its
+    initialisation.
+    """
+    with suppress(KeyError, ValueError, OSError):
+        os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={code}\n".encode())
 
 
 @contextmanager

@@ -88,7 +88,8 @@ def cholesky(
         if opened is None:
             return None
         run = opened.run
-        part = factored_part(run, opened.a, lower=lower)
+        part = triangle_part(run, opened.a, lower=lower)
+        run.factor_cholesky(part)
         if place is None:
             zero_above(part)
             run.finish(call, cholesky_flops(run))
@@ -169,12 +170,11 @@ def cho_solve(
     return found
 
 
-def factored_part(run: Run, a: Any, *, lower: bool) -> Part:
-    """Return the factor L of a matrix of which one triangle is read."""
+def triangle_part(run: Run, a: Any, *, lower: bool) -> Part:
+    """Return the lower triangle of a matrix of which one triangle is read."""
     part = run.part()
     part.a[:] = 0  # updates compute with elements above the diagonal, too
     run.load(part, a, "a", triangle=_named(lower=lower))
-    run.factor_cholesky(part)
     return part
 
 

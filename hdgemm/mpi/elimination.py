@@ -40,8 +40,9 @@ class Elimination(RightLooking):
         window: Window,
         recorder: PhaseRecorder,
         progress: Callable[[float], None] | None = None,
+        span: tuple[int, int] | None = None,
     ) -> None:
-        super().__init__(variant, part, window, recorder, progress)
+        super().__init__(variant, part, window, recorder, progress, span)
         self._exchanges: dict[int, RowExchange] = {}
         self.pivots: dict[int, NDArray[np.int64]] = {}
         #: The diagonal of U.
@@ -76,7 +77,7 @@ class Elimination(RightLooking):
         variant, part = self._variant, self._part
         first = number * variant.nb
         width = min(variant.nb, variant.n - first)
-        root = part.cols.owner(first)
+        root = part.cols.owner(first - self._first)
         own = root == part.cols.process
         shared = "shared-panel" in variant.overlap and part.row.size > 1
         arrived = part.row.arrived if shared else self._broadcast.arrived

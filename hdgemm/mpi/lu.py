@@ -12,7 +12,7 @@ from scipy.linalg import LinAlgWarning
 from hdgemm.call.keywords import public_call
 from hdgemm.dtypes import ELEMENT_TYPES
 from hdgemm.errors import InputError
-from hdgemm.fortran import SingularMatrixError, elimination_pairs, laswp
+from hdgemm.fortran import SingularMatrixError, elimination_pairs
 from hdgemm.linalg.determinant import SlogdetResult, scaled_product
 from hdgemm.linalg.factored_solve import check_pair, check_pivots
 from hdgemm.linalg.stored_factors import LUFactors
@@ -21,11 +21,15 @@ from hdgemm.mpi.block_cyclic import BlockCyclicArray
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.results import new_target, stored_solution, target_of
 from hdgemm.mpi.run import MpiCall, MpiKeywords, Request, started
+from hdgemm.mpi.slabs.checkpoint import by_slabs
+from hdgemm.mpi.slabs.plan import BySlabs
+from hdgemm.mpi.slabs.run import factor_by_slabs
 from hdgemm.mpi.substitution import (
     back_substitute,
     forward_substitute,
     interchange,
     interchange_left,
+    interchange_strip,
 )
 from hdgemm.product.target import is_location
 
@@ -37,17 +41,23 @@ if TYPE_CHECKING:
 
     from hdgemm.mpi.elimination import Elimination
     from hdgemm.mpi.run import Run
-    from hdgemm.mpi.strips import Rectangle
 
 
 @public_call(MpiKeywords)
 def lu_factor(
-    a: Any, check_finite: bool = True, *, out: Any = None, **keywords: Unpack[MpiKeywords]
+    a: Any,
+    check_finite: bool = True,
+    *,
+    out: Any = None,
+    restart: bool = False,
+    **keywords: Unpack[MpiKeywords],
 ) -> LUFactors | None:
     """Return ``(lu, piv)``, the LU factorisation P·A = L·U of a square matrix, over MPI.
 
     A lies in the memory of all machines, dealt block-cyclically to a grid of processes. Every
-    process makes the same call. Pivots are chosen as by LAPACK.
+    process makes the same call. Pivots are chosen as by LAPACK. A matrix in storage that is larger
+    than the memory of all processes is factored by slabs of columns; each is durable when it is
+    finished, and the same call goes on after an interruption.
 
     Parameters
     ----------
@@ -60,6 +70,8 @@ def lu_factor(
         The location of a new .npy or raw file in shared storage, in LAPACK's layout, with its
         pivots beside it; `hdgemm.linalg.open` and `hdgemm.linalg.lu_solve` take it on one machine.
         It appears when it is complete. None for factors dealt as a `BlockCyclicArray` `a` is.
+    restart
+        Discard the slabs of an interrupted call.
     **keywords
         Keywords of every distributed call, from `comm` to `report`.
 
@@ -92,10 +104,17 @@ def lu_factor(
     call = MpiCall(**keywords)
     dealt = out is None and isinstance(a, BlockCyclicArray)
     place = None if dealt else target_of(call.world, out, factor=True)
-    request = Request("lu_factor", a, None, {"out": str(place)}, check_finite)
+    slabs = BySlabs.NEVER if place is None else by_slabs(call.world, place)
+    arguments = {"out": str(place), "restart": bool(restart)}
+    request = Request("lu_factor", a, None, arguments, check_finite, slabs=slabs)
     with started(request, call) as opened:
         if opened is None:
             return None
+        if opened.slabs is not None and place is not None:
+            found = factor_by_slabs(opened, place, restart=bool(restart))
+            opened.run.finish(call, found.flops)
+            _warn_of(found.zero)
+            return LUFactors(found.lu, found.pivots)
         run, shape = opened.run, opened.a.shape
         part = run.part()
         if place is None:
@@ -110,16 +129,13 @@ def lu_factor(
                 elimination = run.factor(part)
                 pivots = _whole(elimination.pivots)
                 with run.recorder.record("write", 0):
-                    target.store(part, finish=partial(_interchange_strip, pivots, run.variant.nb))
+                    target.store(part, finish=partial(interchange_strip, pivots, run.variant.nb))
                     target.save_beside("lu", {"piv": pivots})
                     opened.check_unchanged()
                     target.publish()
             lu = target.result()
         run.finish(call, factor_flops(run))
-    if zero := first_zero(elimination):
-        warnings.warn(
-            f"Diagonal number {zero} is exactly zero. Singular matrix.", LinAlgWarning, stacklevel=4
-        )
+    _warn_of(first_zero(elimination))
     return LUFactors(lu, pivots)
 
 
@@ -269,6 +285,14 @@ def zero_on_diagonal(run: Run, part: Any) -> int:
     return int(first) + 1 if first < n else 0
 
 
+def _warn_of(zero: int) -> None:
+    """Warn of the 1-based index of a zero pivot; 0: none."""
+    if zero:
+        warnings.warn(
+            f"Diagonal number {zero} is exactly zero. Singular matrix.", LinAlgWarning, stacklevel=5
+        )
+
+
 def _determinant(elimination: Elimination) -> SlogdetResult:
     found, pivots = elimination.diagonal, _whole(elimination.pivots)
     if first_zero(elimination):
@@ -298,20 +322,6 @@ def _checked(piv: Any, shape: tuple[int, int]) -> NDArray[np.int64]:
         row = int(wrong[0])
         raise InputError(f"piv[{row}] is {pivots[row]}: a pivot lies at or below the diagonal")
     return pivots
-
-
-def _interchange_strip(
-    pivots: NDArray[np.int64], nb: int, strip: Rectangle, array: NDArray[Any]
-) -> None:
-    """Apply to each panel of a strip of whole columns the interchanges of the panels after it.
-
-    The factorisation leaves the rows of L in the order in which their panel was factored.
-    """
-    first, last = strip.row, strip.row + strip.rows
-    for start in range(first // nb * nb, last, nb):
-        after = start + nb
-        own = array[max(start, first) - first : min(after, last) - first]
-        laswp(own.T, pivots[after:], after)
 
 
 def _solve_stored(

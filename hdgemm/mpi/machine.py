@@ -42,12 +42,14 @@ _LEAST_SECONDS: Final = 0.1
 
 def needed_bytes(variant: Variant, *, columns: int = 1, itemsize: int = 8) -> int:
     """Return the bytes of one process: its part of the matrix, panels, rows of U, and vectors."""
+    return held_bytes(variant, variant.n + columns, itemsize)
+
+
+def held_bytes(variant: Variant, width: int, itemsize: int) -> int:
+    """Return the bytes of one process that factors so many columns, as `needed_bytes` does."""
     p, q = variant.grid
     n, nb = variant.n, min(variant.nb, variant.n)
-    rows, cols = (
-        min(-(-n // (nb * p)) * nb, n),
-        min(-(-(n + columns) // (nb * q)) * nb, n + columns),
-    )
+    rows, cols = min(-(-n // (nb * p)) * nb, n), min(-(-width // (nb * q)) * nb, width)
     panels = min(variant.depth, variant.panels) + 2
     held = (rows + 32) * cols + panels * nb * rows + 3 * nb * cols
     return itemsize * held + 96 * n
@@ -112,6 +114,15 @@ def largest_order(
     ):
         order -= nb
     return max(nb, order)
+
+
+def memory_of_each(world: Communicator, variant: Variant, options: Options) -> int:
+    """Return the bytes that each rank of the grid may take, as many as all others."""
+    own = available_bytes() if options.host_bytes is None else options.host_bytes
+    host = platform.node()
+    found = world.collect((host, own, available_bytes()))[: variant.grid[0] * variant.grid[1]]
+    hosts = [name for name, _, _ in found]
+    return int(min(min(own, free // hosts.count(name)) for name, own, free in found))
 
 
 def _memory_of_each(world: Communicator, count: int) -> float:

@@ -62,12 +62,15 @@ class Loader:
         NaN and Inf are errors.
     triangle
         The triangle of the matrix that is read; the upper one as its adjoint, which is lower.
+    corner
+        The row and the column of the whole operand at which the matrix, a view, begins.
     """
 
     matrix: StoredMatrix
     name: str
     check_finite: bool = True
     triangle: Triangle = None
+    corner: tuple[int, int] = (0, 0)
     error: Exception | None = field(default=None, init=False)
 
     @cached_property
@@ -93,8 +96,8 @@ class Loader:
             triangle=self.stored_triangle,
         )
 
-    def load(self, part: Part, first: int = 0) -> None:
-        """Read the matrix into the columns of a part from `first` on.
+    def load(self, part: Part, first: int = 0, top: int = 0) -> None:
+        """Read the matrix into the columns of a part from `first` on, and its rows from `top` on.
 
         Raises
         ------
@@ -116,7 +119,7 @@ class Loader:
             except Exception as error:  # noqa: BLE001 - raised by all ranks, below
                 self.error = error
 
-        scatter(self.strips(part), Place(part, first, self.trans != adjoint), read)
+        scatter(self.strips(part), Place(part, first, self.trans != adjoint, top), read)
         with together(part.grid):
             if self.error is not None:
                 raise self.error
@@ -134,6 +137,7 @@ class Loader:
         row, col = (int(place) for place in np.argwhere(wrong)[0])
         value, row, col = array[row, col], strip.row + row, strip.col + col
         row, col = (col, row) if self.trans else (row, col)
+        row, col = row + self.corner[0], col + self.corner[1]
         raise NotFiniteError(
             f"{self.name} has {value} at row {row}, column {col}: it must not contain infs or NaNs",
             row=row,

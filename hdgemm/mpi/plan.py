@@ -13,9 +13,12 @@ from threadpoolctl import threadpool_limits
 from hdgemm.dtypes import ELEMENT_TYPES, SUPPORTED, listed
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.fortran import cholesky_pairs, elimination_pairs
+from hdgemm.linalg.planning.solve import SINGLE
+from hdgemm.linalg.solve import check_refine
 from hdgemm.machine.limits import cores, default_host_bytes
 from hdgemm.mpi.machine import needed_bytes, update_rates
-from hdgemm.mpi.run import BLOCK, GROUP, buffer_bytes
+from hdgemm.mpi.run import BLOCK, GROUP, buffer_bytes, refinement_bytes
+from hdgemm.mpi.slabs.plan import Slabs, fitting, slab_bytes
 from hdgemm.mpi.variant import Variant, parse_grid, squarest
 from hdgemm.options import parse_size, whole_number
 from hdgemm.plan_terms import expected_line, memory_line, moved_line, phase_lines, terms
@@ -35,6 +38,8 @@ ROUTINES: Final[Mapping[str, str]] = {
 LINK: Final = 10e9
 STORAGE: Final = 2e9
 _LATENCY: Final = 2e-6
+#: Products of A and X that refinement is expected to take: substitution and residual of 3 steps.
+_STEPS: Final = 6.0
 #: Most ranks that are tried to find how many suffice.
 _MOST_RANKS: Final = 1 << 20
 
@@ -65,6 +70,11 @@ class MpiPlan:
         Flop/s of one rank, bytes/s of its link, and of the storage for all.
     expected_phase_seconds
         With lookahead, panel, broadcast and swap run beneath the update.
+    slab_width
+        Columns of a slab, by which a matrix larger than the memory of all ranks is factored; n for
+        a matrix in memory.
+    refine
+        "float32": the factors are in single precision, and X is refined; else None.
     """
 
     kind: str
@@ -84,6 +94,8 @@ class MpiPlan:
     link: float
     storage: float
     expected_phase_seconds: Mapping[str, float]
+    slab_width: int
+    refine: str | None = None
 
     @property
     def ranks(self) -> int:
@@ -126,8 +138,12 @@ class MpiPlan:
         item = np.dtype(self.dtype).itemsize
         rate, link = format_speed(self.rank_rate / 1e9), format_rate(self.link)
         received = format_size(self.words * item)
+        refined = f", refined from {self.refine}" if self.refine else ""
+        slabs = Slabs(self.n, self.slab_width).spans
+        by_slabs = f"{len(slabs)} slabs of {self.slab_width} columns, each durable"
         lines = (
-            f"{self.kind}: n = {self.n}, {self.columns} right-hand sides, {self.dtype}",
+            f"{self.kind}: n = {self.n}, {self.columns} right-hand sides, {self.dtype}{refined}",
+            *([by_slabs] if len(slabs) > 1 else ()),
             f"{p}×{q} ranks of {rate}, links {link}, NB = {self.nb}",
             f"of each rank: {memory_line(self)}",
             f"a rank receives {received} ({self.words:.3g} elements)",
@@ -152,6 +168,7 @@ def plan(
     rate: float | None = None,
     link: float | str | None = None,
     storage: float | str | None = None,
+    refine: str | None = None,
 ) -> MpiPlan:
     """Return the plan of a distributed call; nothing is read, and no process is started.
 
@@ -177,6 +194,8 @@ def plan(
         Flop/s of one rank; None measures updates on all cores of this machine.
     link, storage
         Bytes/s of one rank's link, 10 GB/s by default, and of the storage for all ranks, 2 GB/s.
+    refine
+        As in `solve`.
 
     Returns
     -------
@@ -186,7 +205,8 @@ def plan(
     Raises
     ------
     DoesNotFitError
-        When a rank needs more memory: `missing` in bytes, and how many ranks suffice.
+        When a rank needs more memory: `missing` in bytes, and how many ranks suffice. "solve"
+        without `refine` and "lu_factor" go by slabs of columns instead, while one fits.
 
     See Also
     --------
@@ -209,17 +229,16 @@ def plan(
         raise InputError(
             f"a grid of {shape[0]}×{shape[1]} has {math.prod(shape)} ranks, there are {count}"
         )
+    check_refine(refine)
+    if refine is not None and kind != "solve":
+        raise InputError(f"refine goes with solve, got {kind}")
     variant = Variant(whole_number(n, "n"), BLOCK if nb is None else nb, shape)
-    item = np.dtype(dtype).itemsize
     available = default_host_bytes() if host_memory is None else int(parse_size(host_memory))
-    need = _rank_bytes(variant, columns, item)
-    if need > available:
-        raise _too_large(variant, columns, item, need, available)
+    case = _Case(kind, columns, dtype, refine if dtype in SINGLE else None)
     return _priced(
-        kind,
+        case,
         variant,
-        columns,
-        dtype,
+        case.slabs(variant, available),
         available,
         rate or _measured_rate(),
         LINK if link is None else float(parse_size(link)),
@@ -227,24 +246,59 @@ def plan(
     )
 
 
-def _rank_bytes(variant: Variant, columns: int, itemsize: int) -> int:
-    need = needed_bytes(variant, columns=columns, itemsize=itemsize)
-    return need + buffer_bytes(variant, columns, itemsize)
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A function with the number of right-hand sides, the type of the elements, and refinement."""
 
+    kind: str
+    columns: int
+    dtype: str
+    refine: str | None
 
-def _too_large(
-    variant: Variant, columns: int, itemsize: int, need: int, available: int
-) -> DoesNotFitError:
-    """Return the error with the missing bytes, and the ranks that suffice."""
-    error = DoesNotFitError.within(f"each rank for n = {variant.n}", need, available)
-    ranks = math.prod(variant.grid)
-    while ranks < _MOST_RANKS:
-        ranks *= 2
-        if _rank_bytes(replace(variant, grid=squarest(ranks)), columns, itemsize) <= available:
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def factor_itemsize(self) -> int:
+        """Bytes of an element of the factors."""
+        return self.itemsize // 2 if self.refine else self.itemsize
+
+    def rank_bytes(self, variant: Variant) -> int:
+        """Return the bytes of a rank that holds its part of the whole matrix."""
+        columns, item = self.columns, self.itemsize
+        need = needed_bytes(variant, columns=columns, itemsize=item)
+        need += buffer_bytes(variant, columns, item)
+        return need + (refinement_bytes(variant, columns, item) if self.refine else 0)
+
+    def slabs(self, variant: Variant, available: int) -> Slabs:
+        """Return the slabs by which so many bytes of a rank suffice; one where all fits.
+
+        Raises
+        ------
+        DoesNotFitError
+            With the missing bytes, and the ranks that suffice.
+        """
+        need = self.rank_bytes(variant)
+        if need <= available:
+            return Slabs(variant.n, variant.n)
+        if self.kind != "cholesky" and not self.refine:
+            return fitting(variant, self.itemsize, available)
+        raise self._too_large(variant, need, available)
+
+    def _too_large(self, variant: Variant, need: int, available: int) -> DoesNotFitError:
+        """Return the error with the missing bytes, and the ranks that suffice."""
+        error = DoesNotFitError.within(f"each rank for n = {variant.n}", need, available)
+        ranks = math.prod(variant.grid)
+        while ranks < _MOST_RANKS:
+            ranks *= 2
+            if self.rank_bytes(replace(variant, grid=squarest(ranks))) > available:
+                continue
             error.args = (f"{error}, or take {ranks} ranks",)
             error.numbers["ranks"] = ranks
             break
-    return error
+        return error
 
 
 def _measured_rate() -> float:
@@ -254,10 +308,9 @@ def _measured_rate() -> float:
 
 
 def _priced(
-    kind: str,
+    case: _Case,
     variant: Variant,
-    columns: int,
-    dtype: str,
+    slabs: Slabs,
     limit: int,
     rate: float,
     link: float,
@@ -265,13 +318,18 @@ def _priced(
 ) -> MpiPlan:
     """Return the plan with the formulas for each phase."""
     (p, q), n, nb = variant.grid, variant.n, min(variant.nb, variant.n)
-    item, flop = np.dtype(dtype).itemsize, ELEMENT_TYPES[dtype].flops
+    kind, columns, dtype = case.kind, case.columns, case.dtype
+    item, flop = case.itemsize, ELEMENT_TYPES[dtype].flops
+    # Bytes of an element of the factors, and time of an operation on two of them.
+    narrow = case.factor_itemsize
+    each = flop * narrow / item
     ranks, symmetric = p * q, kind == "cholesky"
     steps, groups = -(-n // nb), -(-columns // GROUP)
     pairs = cholesky_pairs(n, n) if symmetric else elimination_pairs(n, n)
     # Panels pass along rows of the grid. Along columns: rows of U and those that they replace, or
     # the panel's rows for the local columns; and for each pivot a candidate of every process.
-    panels = n * n / (2 * p) * (q > 1)
+    streamed = slabs.streamed
+    panels = (n * n / 2 + streamed) / p * (q > 1)
     swapped = n * n / (2 * q if symmetric else q) * (p > 1)
     pivots = 0.0 if symmetric else n * (p - 1) * (2.0 + 2.0 * nb)
     solved = columns * n * (q / p + 1 / q) * (ranks > 1)
@@ -280,14 +338,20 @@ def _priced(
     solving = groups * steps * (down + along)
     square, rhs = n * n * item, n * columns * item
     given, taken = (square / 2 if symmetric else square) + rhs, rhs if kind == "solve" else square
+    by_slabs = slabs.width < n
+    if by_slabs:
+        # Factors are stored in each case; then both triangles are read for the right-hand sides, or
+        # all is read and overwritten by way of a log.
+        given += streamed * item + square * max(1, -(-columns // slabs.width))
+        taken += square if kind == "solve" else 2 * square
     dealt = 1 / ranks / link * (ranks > 1)
     phases = {
         "read": max(given / storage, given * dealt),
-        "panel": pivots * item / link + waits * _LATENCY + flop * n * n * nb / 2 / (p * rate),
-        "broadcast": panels * item / link + steps * along * _LATENCY,
-        "swap": swapped * item / link + steps * (p - 1) * _LATENCY,
-        "update": flop * (pairs + n * n * columns / 2) / (ranks * rate),
-        "solve": flop * n * n * columns / 2 / (ranks * rate)
+        "panel": pivots * narrow / link + waits * _LATENCY + each * n * n * nb / 2 / (p * rate),
+        "broadcast": panels * narrow / link + steps * along * _LATENCY,
+        "swap": swapped * narrow / link + steps * (p - 1) * _LATENCY,
+        "update": each * (pairs + n * n * columns / 2) / (ranks * rate),
+        "solve": flop * n * n * columns * (_STEPS if case.refine else 0.5) / (ranks * rate)
         + solved * item / link
         + solving * _LATENCY,
         "write": max(taken / storage, taken * dealt),
@@ -299,7 +363,7 @@ def _priced(
         dtype,
         variant.nb,
         variant.grid,
-        _rank_bytes(variant, columns, item),
+        slab_bytes(variant, slabs.width, item) if by_slabs else case.rank_bytes(variant),
         limit,
         panels + swapped + pivots + solved,
         waits + solving,
@@ -310,4 +374,6 @@ def _priced(
         link,
         storage,
         phases,
+        slabs.width,
+        case.refine,
     )

@@ -43,11 +43,14 @@ class Place:
         The column of the distributed matrix that the matrix's first one is.
     trans
         The stored matrix is the transpose.
+    top
+        The row of the distributed matrix that the matrix's first one is.
     """
 
     part: Part
     first: int = 0
     trans: bool = False
+    top: int = 0
 
     @property
     def axes(self) -> tuple[Axis, Axis]:
@@ -62,7 +65,7 @@ class Place:
 
     def spans(self, strip: Rectangle) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return the rows and the columns of a strip, as positions on the axes."""
-        low, left = (self.first, 0) if self.trans else (0, self.first)
+        low, left = (self.first, self.top) if self.trans else (self.top, self.first)
         row, col = strip.row + low, strip.col + left
         return (row, row + strip.rows), (col, col + strip.cols)
 

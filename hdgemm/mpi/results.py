@@ -14,7 +14,6 @@ from hdgemm.durable.place import ResultPlace
 from hdgemm.errors import InputError
 from hdgemm.linalg.storage import OpenOutput
 from hdgemm.linalg.stored_factors import reserve_beside, save_factors
-from hdgemm.matrices.base import Operand
 from hdgemm.matrices.companions import CompanionFiles
 from hdgemm.matrices.draft import real_path
 from hdgemm.matrices.location import Location, parse_location
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.matrices.base import Operand
     from hdgemm.mpi.communicator import Communicator
     from hdgemm.mpi.part import Part
     from hdgemm.mpi.run import Opened
@@ -190,9 +190,7 @@ def new_target(
         made = None if draft is None else Reference.of(draft.operand, "out")
         reference = world.collect(made)[0]
         with together(world):
-            operand = draft.operand if draft is not None else _seen(reference)
-        if draft is None:
-            stack.callback(operand.matrix.close)
+            operand = draft.operand if draft is not None else open_made(reference, stack)
 
         def publish() -> None:
             with together(world):
@@ -202,14 +200,20 @@ def new_target(
         yield Target(place, world, operand, target, publish)
 
 
-def _seen(made: Reference) -> Operand:
-    """Open the file or array that rank 0 has made."""
+def open_made(made: Reference, stack: ExitStack, *, writable: bool = True) -> Operand:
+    """Open the file or array that rank 0 has made; `stack` closes it.
+
+    Raises
+    ------
+    InputError
+        Where this machine does not see it.
+    """
     if not made.stored.home.exists():
         raise InputError(
             f"{made} is not there, which rank 0 has made for the result: out must lie in storage "
             "that all ranks share"
         )
-    return Operand(made.stored.open(writable=True), made.trans)
+    return made.open(stack, writable=writable)
 
 
 def everywhere(part: Part, first: int, columns: int) -> NDArray[Any]:

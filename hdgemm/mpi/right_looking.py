@@ -25,7 +25,15 @@ class RightLooking:
     """One factorisation of a `Part`, in place, with the updates by the threads of `window`.
 
     Subclasses factor a panel (`_panel`), and announce and open the strips that it updates
-    (`_apply`). `progress` is called with the part of the operations that is done.
+    (`_apply`).
+
+    Parameters
+    ----------
+    progress
+        Called with the part of the operations that is done.
+    span
+        The columns of the matrix that are factored, whose first one is the part's first; None for
+        all. Panels left of them update the part and have no columns in it.
     """
 
     #: A panel could not be factored: every process stops after the same step.
@@ -38,9 +46,11 @@ class RightLooking:
         window: Window,
         recorder: PhaseRecorder,
         progress: Callable[[float], None] | None = None,
+        span: tuple[int, int] | None = None,
     ) -> None:
         self._variant, self._part, self._window = variant, part, window
         self._recorder, self._progress = recorder, progress
+        self._first, self._last = span or (0, variant.n)
         self._broadcast = PanelBroadcast(part.row, variant.broadcast)
         self._panels: dict[int, Panel] = {}
         #: Whether the phases of the next step run beneath an update, or only after it.
@@ -50,7 +60,7 @@ class RightLooking:
 
     def run(self) -> None:
         """Factor A, and apply the factors to the columns after it."""
-        count = self._variant.panels
+        count = self._count
         depth = min(self._variant.depth, count)
         for step in range(-depth, count):
             self._step(step, min(step + depth, count))
@@ -76,7 +86,7 @@ class RightLooking:
         rest_first = depth > 0 and step >= 0 and (self._overlapped or not own)
         if rest_first:
             self._apply(step, block[1], self._part.cols.count)
-        if ahead < self._variant.panels:
+        if ahead < self._count:
             self._panels[ahead] = self._panel(ahead, block)
         if step >= 0 and not rest_first:
             self._apply(step, block[1], self._part.cols.count)
@@ -85,15 +95,22 @@ class RightLooking:
         self._panels.pop(step, None)
         self._forget(step)
 
+    @property
+    def _count(self) -> int:
+        """Panels up to the last column."""
+        return -(-self._last // self._variant.nb)
+
     def _block(self, number: int) -> tuple[int, int]:
-        """Return the local columns of a panel; beyond the last panel, none, at the end of A."""
-        nb = self._variant.nb
-        first = min(number * nb, self._variant.n)
-        start = self._part.cols.below(first)
-        own = self._part.cols.owner(first) == self._part.cols.process
-        if number >= self._variant.panels or not own:
-            return start, start
-        return start, self._part.cols.below(min(first + nb, self._variant.n))
+        """Return the local columns of a panel; none left of the part's, and none, at the end of the
+        factored ones, beyond the last panel.
+        """
+        nb, cols = self._variant.nb, self._part.cols
+        if number * nb < self._first:
+            return 0, 0
+        first, last = (min(at * nb, self._last) - self._first for at in (number, number + 1))
+        start = cols.below(first)
+        own = cols.owner(first) == cols.process
+        return start, cols.below(last) if own and number < self._count else start
 
     def _panel(self, number: int, block: tuple[int, int]) -> Panel:
         """Factor and send a panel of local columns, or receive it."""

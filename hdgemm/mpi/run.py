@@ -22,13 +22,13 @@ from hdgemm.mpi.communicator import Communicator, Mpi
 from hdgemm.mpi.communicator import world as all_processes
 from hdgemm.mpi.devices import open_devices
 from hdgemm.mpi.elimination import Elimination
-from hdgemm.mpi.machine import check, needed_bytes
+from hdgemm.mpi.machine import check, memory_of_each, needed_bytes
 from hdgemm.mpi.operands import Loader, prove_same
 from hdgemm.mpi.part import Part
 from hdgemm.mpi.processes import end_all, ending_all, threads_of, together
 from hdgemm.mpi.redistribution import BUFFERS
 from hdgemm.mpi.report import Report
-from hdgemm.mpi.strips import STRIP_BYTES
+from hdgemm.mpi.slabs.plan import BySlabs, Slabs, fitting, strip_bytes
 from hdgemm.mpi.timeline import STORED_PHASES, PhaseRecorder, seconds_by_phase
 from hdgemm.mpi.variant import Variant, parse_grid, squarest
 from hdgemm.product.arguments import result_dtype
@@ -159,17 +159,21 @@ class Run:
 
     def factor(self, part: Part) -> Elimination:
         """Factor A by LU, and apply the interchanges and L⁻¹ to B."""
-        updates = int(self.world.largest(len(self.devices.updates)))
-        strip = self.variant.widest_strip(updates, self.variant.n + self.columns)
-        with self._window() as window:
+        strip = self.strip(self.variant.n + self.columns)
+        with self.window() as window:
             variant = replace(self.variant, strip=strip)
             elimination = Elimination(variant, part, window, self.recorder)
             elimination.run()
         return elimination
 
+    def strip(self, columns: int) -> int:
+        """Return the columns of a strip of so many columns, the same on all processes."""
+        updates = int(self.world.largest(len(self.devices.updates)))
+        return self.variant.widest_strip(updates, columns)
+
     def factor_cholesky(self, part: Part) -> None:
         """Factor the lower triangle of A; raises on all ranks where it is not positive definite."""
-        with self._window() as window:
+        with self.window() as window:
             elimination = CholeskyElimination(self.variant, part, window, self.recorder)
             elimination.run()
         with together(self.world):
@@ -177,7 +181,8 @@ class Run:
                 raise not_positive_definite(elimination.order)
 
     @contextmanager
-    def _window(self) -> Iterator[Window]:
+    def window(self) -> Iterator[Window]:
+        """Yield a working window with the devices of this process."""
         window = self.devices.window(self.recorder, lambda error: end_all(self.world, error))
         try:
             yield window
@@ -240,6 +245,8 @@ class Request:
         NaN and Inf are errors.
     refines
         Factors in single precision lie beside a matrix in double precision.
+    slabs
+        When a matrix in storage is factored by slabs of columns.
     """
 
     kind: str
@@ -248,6 +255,7 @@ class Request:
     arguments: Mapping[str, object] = field(default_factory=dict)
     check_finite: bool = True
     refines: bool = False
+    slabs: BySlabs = BySlabs.NEVER
 
     def compared(self, call: MpiCall) -> dict[str, object]:
         """Return what must be the same on all ranks, as plain values."""
@@ -268,6 +276,10 @@ class Opened:
         B is one vector.
     check_unchanged
         Raises on all ranks when a file of an operand has changed since the run began.
+    slabs
+        The slabs by which A is factored; None for a matrix in memory.
+    limit
+        Bytes that each rank may take, with slabs.
     """
 
     run: Run
@@ -275,6 +287,8 @@ class Opened:
     b: StoredMatrix | BlockCyclicArray | None
     vector: bool
     check_unchanged: Callable[[], None]
+    slabs: Slabs | None = None
+    limit: int = 0
 
     @property
     def columns(self) -> StoredMatrix | BlockCyclicArray:
@@ -320,12 +334,18 @@ def started(request: Request, call: MpiCall) -> Iterator[Opened | None]:
         columns = 0 if b is None else b.shape[1]
         extra = buffer_bytes(variant, columns, dtype.itemsize)
         if request.refines and dtype.name in SINGLE:
-            extra += needed_bytes(variant, columns=0, itemsize=dtype.itemsize // 2)
-            extra += min(columns, GROUP) * dtype.itemsize * variant.n  # X, whole, for a residual
-        with together(world):
-            check_limit(variant, columns, dtype.itemsize, extra, options)
-        with together(world):
-            check(variant, world, columns=columns, itemsize=dtype.itemsize, extra=extra)
+            extra += refinement_bytes(variant, columns, dtype.itemsize)
+        when = request.slabs if len(stored) == len(matrices) else BySlabs.NEVER
+        try:
+            with together(world):
+                check_limit(variant, columns, dtype.itemsize, extra, options)
+            with together(world):
+                check(variant, world, columns=columns, itemsize=dtype.itemsize, extra=extra)
+        except DoesNotFitError:
+            if when is BySlabs.NEVER:
+                raise
+            when = BySlabs.ALWAYS
+        slabs, limit = _slabs(variant, dtype.itemsize, world, options, when)
         inside = world.rank < variant.grid[0] * variant.grid[1]
         active = world.split(int(inside), world.rank)
         if not inside:
@@ -338,7 +358,20 @@ def started(request: Request, call: MpiCall) -> Iterator[Opened | None]:
         stack.enter_context(threadpool_limits(1, user_api="blas"))
         stack.enter_context(ending_all(active))
         run = Run(request.kind, active, variant, dtype, columns, devices, request.check_finite)
-        yield Opened(run, a, b, vector, partial(_check_unchanged, active, watched))
+        unchanged_yet = partial(_check_unchanged, active, watched)
+        yield Opened(run, a, b, vector, unchanged_yet, slabs, limit)
+
+
+def _slabs(
+    variant: Variant, itemsize: int, world: Communicator, options: Options, when: BySlabs
+) -> tuple[Slabs | None, int]:
+    """Return the slabs that fit the memory of each rank, and that memory; None without slabs."""
+    if when is not BySlabs.ALWAYS:
+        return None, 0
+    limit = memory_of_each(world, variant, options)
+    with together(world):
+        slabs = fitting(variant, itemsize, limit)
+    return slabs, limit
 
 
 def _check_unchanged(world: Communicator, watched: ExitStack) -> None:
@@ -355,11 +388,17 @@ def check_limit(
         raise DoesNotFitError.within(f"one process for n = {variant.n}", need, options.host_bytes)
 
 
+def refinement_bytes(variant: Variant, columns: int, itemsize: int) -> int:
+    """Return the bytes of one process for refinement: the factors, and X, whole, for a residual."""
+    factors = needed_bytes(variant, columns=0, itemsize=itemsize // 2)
+    return factors + min(columns, GROUP) * itemsize * variant.n
+
+
 def buffer_bytes(variant: Variant, columns: int, itemsize: int) -> int:
     """Return the bytes of one process beside the matrix: strips, and groups of columns of B."""
     p, q = variant.grid
     rows = -(-variant.n // p)
-    strip = max(STRIP_BYTES, variant.n * itemsize)
+    strip = strip_bytes(variant.n, variant.n, p * q, itemsize)
     group = min(columns, GROUP)
     return BUFFERS * strip + group * 16 * (6 * rows + q * variant.nb)
 

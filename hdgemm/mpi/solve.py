@@ -10,19 +10,29 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.planning.solve import SINGLE
 from hdgemm.linalg.solve import check_refine
 from hdgemm.linalg.solving.refinement import NotConvergedError
-from hdgemm.mpi.cholesky import cholesky_flops, factored_part, substitute_cholesky
+from hdgemm.mpi.cholesky import (
+    cholesky_flops,
+    substitute_cholesky,
+    triangle_part,
+    zero_above,
+)
 from hdgemm.mpi.lu import factor_flops, first_zero, refuse_zero, solve_flops
 from hdgemm.mpi.processes import together
-from hdgemm.mpi.refinement import refined_substitution
+from hdgemm.mpi.refinement import refined_cholesky, refined_substitution
 from hdgemm.mpi.results import stored_solution, target_of
 from hdgemm.mpi.run import MpiCall, MpiKeywords, Request, started
+from hdgemm.mpi.slabs.checkpoint import by_slabs
+from hdgemm.mpi.slabs.plan import BySlabs
+from hdgemm.mpi.slabs.run import factors_beside, solve_by_slabs
 from hdgemm.mpi.substitution import back_substitute
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Unpack
 
     from hdgemm.mpi.part import Part
-    from hdgemm.mpi.run import Opened
+    from hdgemm.mpi.refinement import Refinement
+    from hdgemm.mpi.run import Opened, Run
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -37,12 +47,15 @@ def solve(
     *,
     out: Any = None,
     refine: str | None = None,
+    restart: bool = False,
     **keywords: Unpack[MpiKeywords],
 ) -> Any:
     """Solve A·X = B for a square matrix in the memory of all machines, over MPI.
 
     A is factored by LU with partial pivoting, and L⁻¹ applied to B on the way (HPL). Every process
-    makes the same call.
+    makes the same call. With matrices in storage, `out` and "gen", A may be larger than the memory
+    of all processes: it is factored by slabs as by `lu_factor`, into a file beside `out` that is
+    removed at the end.
 
     Parameters
     ----------
@@ -62,9 +75,11 @@ def solve(
         when it is complete: .npy (column-major), raw, a new HDF5 file, Zarr. None for an array on
         every rank, or for X dealt as a `BlockCyclicArray` `b` is.
     refine
-        "float32": factor a copy of A in single precision and refine X in double precision; for
-        "gen". X is as accurate as without. Where refinement does not converge, A is factored in
-        double precision. A rank needs half of its part more.
+        "float32": factor a copy of A in single precision and refine X in double precision. X is as
+        accurate as without. Where refinement does not converge, A is factored in double precision.
+        A rank needs half of its part more.
+    restart
+        Discard the slabs of an interrupted call.
     **keywords
         Keywords of every distributed call, from `comm` to `report`.
 
@@ -100,25 +115,43 @@ def solve(
         if assume_a not in ("gen", "pos"):
             raise InputError(f"over MPI, assume_a must be 'gen' or 'pos', got {assume_a!r}")
         check_refine(refine)
-        if refine is not None and assume_a != "gen":
-            raise InputError("over MPI, refine goes with assume_a='gen' only")
     place = None if out is None else target_of(call.world, out)
-    arguments = {"out": str(place), "lower": bool(lower), "assume_a": assume_a, "refine": refine}
-    request = Request("solve", a, b, arguments, check_finite, refines=refine is not None)
+    slabs = BySlabs.NEVER
+    if place is not None and assume_a == "gen" and refine is None:
+        slabs = by_slabs(call.world, factors_beside(place))
+    arguments = {
+        "out": str(place),
+        "lower": bool(lower),
+        "assume_a": assume_a,
+        "refine": refine,
+        "restart": bool(restart),
+    }
+    refines = refine is not None
+    request = Request("solve", a, b, arguments, check_finite, refines=refines, slabs=slabs)
     with started(request, call) as opened:
         if opened is None:
             return None
+        if opened.slabs is not None and place is not None:
+            found, flops = solve_by_slabs(opened, place, restart=bool(restart))
+            opened.run.finish(call, flops + solve_flops(opened.run))
+            return found
         run, n = opened.run, opened.a.shape[0]
         if assume_a == "pos":
-            part = factored_part(run, opened.a, lower=bool(lower))
+            part = triangle_part(run, opened.a, lower=bool(lower))
+            zero_above(part)
             run.load(part, opened.columns, "b", n)
-            run.substitute(part, substitute_cholesky)
+            if not (
+                refines and run.dtype.name in SINGLE and _refined(opened, part, refined_cholesky)
+            ):
+                run.factor_cholesky(part)
+                run.substitute(part, substitute_cholesky)
             flops = cholesky_flops(run)
         else:
             part = run.part()
             run.load(part, opened.a, "a")
             run.load(part, opened.columns, "b", n)
-            if not (request.refines and run.dtype.name in SINGLE and _refined(opened, part)):
+            how = refined_substitution
+            if not (refines and run.dtype.name in SINGLE and _refined(opened, part, how)):
                 refuse_zero(run, first_zero(run.factor(part)))
                 run.substitute(part, back_substitute)
             flops = factor_flops(run)
@@ -127,11 +160,12 @@ def solve(
     return found
 
 
-def _refined(opened: Opened, part: Part) -> bool:
+def _refined(opened: Opened, part: Part, factored: Callable[[Run, Part], Refinement]) -> bool:
     """Replace B by X, refined; where it does not converge, leave [A|B] and return False."""
     run = opened.run
     try:
-        run.substitute(part, refined_substitution(run, part))
+        refinement = factored(run, part)
+        run.substitute(part, refinement)
     except NotConvergedError as error:
         if run.world.rank == 0:
             _LOG.warning("solve factors again in double precision: %s", str(error))

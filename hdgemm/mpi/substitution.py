@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.fortran import trsm
+from hdgemm.fortran import laswp, trsm
 from hdgemm.mpi.interchange import RowExchange
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.mpi.part import Part
+    from hdgemm.mpi.strips import Rectangle
 
     Columns = NDArray[Any]
 
@@ -98,6 +99,20 @@ def interchange_left(part: Part, pivots: Mapping[int, NDArray[np.int64]]) -> Non
             u = RowExchange(first, rows, part.rows, part.column).apply(left)
             if part.has_rows(first):
                 left[part.block(first, len(rows))] = u
+
+
+def interchange_strip(
+    pivots: NDArray[np.int64], nb: int, strip: Rectangle, array: NDArray[Any]
+) -> None:
+    """Apply to each panel of a strip of whole columns the interchanges of the panels after it.
+
+    The factorisation leaves the rows of L in the order in which their panel was factored.
+    """
+    first, last = strip.row, strip.row + strip.rows
+    for start in range(first // nb * nb, last, nb):
+        after = start + nb
+        own = array[max(start, first) - first : min(after, last) - first]
+        laswp(own.T, pivots[after:], after)
 
 
 class _State:

@@ -11,10 +11,11 @@ import pytest
 START = "import os, signal, time; from hdgemm.cli.supervisor import supervise; supervise()\n"
 
 
-def started(code, size="2"):
+def started(code, size="2", pmi=()):
     environment = os.environ | {"PMI_SIZE": size, "PMI_RANK": "1"}
+    environment |= {"PMI_FD": str(number) for number in pmi}
     return subprocess.Popen(
-        [sys.executable, "-c", START + code],
+        [sys.executable, "-c", START + code], pass_fds=pmi,
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -32,6 +33,16 @@ def test_a_rank_that_is_killed_is_named():
     printed, said = process.communicate(timeout=240)
     assert process.returncode == 128 + signal.SIGKILL
     assert re.search(rf"rank 1 on \S+: process {printed.strip()} was ended by SIGKILL", said)
+
+
+def test_mpiexec_is_asked_to_end_all_ranks_where_one_was_killed():
+    """By PMI's own command: it would not where the rank had not begun MPI."""
+    reading, writing = os.pipe()
+    with open(reading, "rb") as messages:
+        process = started("os.kill(os.getpid(), signal.SIGKILL)", pmi=(writing,))
+        os.close(writing)
+        process.communicate(timeout=240)
+        assert messages.read() == b"cmd=abort exitcode=137\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

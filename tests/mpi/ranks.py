@@ -44,3 +44,35 @@ def finish(everyone):
     while not everyone.arrived(0):
         time.sleep(0.02)
     everyone.receive(end, 0)
+
+
+def ratio(a, x, b):
+    """HPL's ratio, in units of the dtype's precision."""
+    unit = np.finfo(a.dtype).eps / 2
+    size = np.abs(a).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max()
+    return np.abs(a @ x - b).max() / (unit * size * len(a))
+
+
+def factor_ratio(a, lu, piv):
+    """LAPACK's ratio of P·A - L·U."""
+    lower, upper = np.tril(lu, -1) + np.eye(len(lu)), np.triu(lu)
+    permuted = a.copy()
+    for row, other in enumerate(piv):
+        permuted[[row, other]] = permuted[[other, row]]
+    error = np.abs(lower @ upper - permuted).sum(axis=0).max()
+    return error / (np.abs(a).sum(axis=0).max() * len(a) * np.finfo(a.dtype).eps)
+
+
+def stored_pair(group, folder, dtype, n, columns, order):
+    """Return A and B, which rank 0 stores."""
+    rng = np.random.default_rng(n)
+    a, b = rng.standard_normal((n, n)), rng.standard_normal((n, max(columns, 1)))
+    if dtype.startswith("c"):
+        a = a + 1j * rng.standard_normal((n, n))
+    a = np.array(a, dtype, order=order)
+    b = (b if columns else b[:, 0]).astype(dtype)
+    if group.rank == 0:
+        np.save(folder / "A.npy", a)
+        np.save(folder / "B.npy", b)
+    group.collect(None)
+    return a, b

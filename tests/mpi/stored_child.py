@@ -13,7 +13,7 @@ from hdgemm import linalg, mpi
 from hdgemm.dtypes import SUPPORTED
 from hdgemm.mpi import run, strips
 from hdgemm.mpi.communicator import world
-from tests.mpi.ranks import finish
+from tests.mpi.ranks import factor_ratio, finish, ratio, stored_pair
 
 #: Order, block size, right-hand sides (0: one vector), order of the file, bytes of a strip.
 CASES = (
@@ -33,41 +33,9 @@ def say(group, *what):
         print(*what)
 
 
-def ratio(a, x, b):
-    """HPL's ratio, in units of the dtype's precision."""
-    unit = np.finfo(a.dtype).eps / 2
-    size = np.abs(a).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max()
-    return np.abs(a @ x - b).max() / (unit * size * len(a))
-
-
-def factor_ratio(a, lu, piv):
-    """LAPACK's ratio of P·A - L·U."""
-    lower, upper = np.tril(lu, -1) + np.eye(len(lu)), np.triu(lu)
-    permuted = a.copy()
-    for row, other in enumerate(piv):
-        permuted[[row, other]] = permuted[[other, row]]
-    error = np.abs(lower @ upper - permuted).sum(axis=0).max()
-    return error / (np.abs(a).sum(axis=0).max() * len(a) * np.finfo(a.dtype).eps)
-
-
-def matrices(group, dtype, n, columns, order):
-    """Return A and B, which rank 0 stores."""
-    rng = np.random.default_rng(n)
-    a, b = rng.standard_normal((n, n)), rng.standard_normal((n, max(columns, 1)))
-    if dtype.startswith("c"):
-        a = a + 1j * rng.standard_normal((n, n))
-    a = np.array(a, dtype, order=order)
-    b = (b if columns else b[:, 0]).astype(dtype)
-    if group.rank == 0:
-        np.save(folder / "A.npy", a)
-        np.save(folder / "B.npy", b)
-    group.collect(None)
-    return a, b
-
-
 def check(group, p, q, dtype, case):
     n, nb, columns, order, strips.STRIP_BYTES = case
-    a, b = matrices(group, dtype, n, columns, order)
+    a, b = stored_pair(group, folder, dtype, n, columns, order)
     how = {"comm": group, "grid": (p, q), "nb": nb}
     where, name = folder / "A.npy", f"{p}x{q} {dtype} {case}"
     reports = []
@@ -133,7 +101,7 @@ def check_cholesky(group, p, q, dtype, lower):
 def check_dealt(group, p, q, dtype):
     """An array per rank gives the bits of the whole array; L's rows have LAPACK's order."""
     n, nb, columns = 23, 4, 7
-    a, b = matrices(group, dtype, n, columns, "F")
+    a, b = stored_pair(group, folder, dtype, n, columns, "F")
     how = {"comm": group, "grid": (p, q), "nb": nb}
 
     def dealt(whole):
@@ -203,18 +171,35 @@ def check_refined(group, p, q):
     """X is refined to double precision; where it cannot be, A is factored in double precision."""
     how = {"comm": group, "grid": (p, q), "nb": 5, "refine": "float32"}
     for dtype in ("float64", "complex128"):
-        a, b = matrices(group, dtype, 37, 40, "C")
+        a, b = stored_pair(group, folder, dtype, 37, 40, "C")
         x = mpi.solve(a, b, **how)
         if (
             not ratio(a, x, b) < 16
             or x.tobytes() == mpi.solve(a, b, **how | {"refine": None}).tobytes()
         ):
             say(group, f"{p}x{q} {dtype}: refined", ratio(a, x, b))
+        spd = (a @ a.conj().T + np.eye(37)).astype(dtype)
+        for lower in (True, False):
+            half = np.tril(spd) if lower else np.triu(spd)
+            half[np.triu_indices(37, 1) if lower else np.tril_indices(37, -1)] = np.nan
+            x, y = (
+                mpi.solve(half, b, lower, assume_a="pos", **how | {"refine": each})
+                for each in ("float32", None)
+            )
+            if not ratio(spd, x, b) < 16 or x.tobytes() == y.tobytes():
+                say(group, f"{p}x{q} {dtype}: refined Cholesky", ratio(spd, x, b))
     hilbert = scipy.linalg.hilbert(12)
     for a in (hilbert, np.diag([1.0] * 11 + [1e-60])):
         x, y = (mpi.solve(a, np.ones(12), **how | {"refine": each}) for each in ("float32", None))
         if x.tobytes() != y.tobytes():
             say(group, f"{p}x{q}: factored again", x, y)
+    near = np.diag([1.0] * 11 + [1e-60])
+    x, y = (
+        mpi.solve(near, np.ones(12), assume_a="pos", **how | {"refine": each})
+        for each in ("float32", None)
+    )
+    if x.tobytes() != y.tobytes():
+        say(group, f"{p}x{q}: Cholesky again", x, y)
 
 
 def check_refusals(group, p, q):

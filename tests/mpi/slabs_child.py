@@ -1,0 +1,166 @@
+"""Run under mpiexec by test_slabs: LU by slabs on every grid; rank 0 prints what differs."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import scipy.linalg
+
+from hdgemm import linalg, mpi
+from hdgemm.errors import DoesNotFitError, HdgemmError
+from hdgemm.mpi import run, strips
+from hdgemm.mpi.communicator import world
+from hdgemm.mpi.slabs.checkpoint import DurableFactors
+from hdgemm.mpi.slabs.plan import fitting, slab_bytes
+from hdgemm.mpi.variant import Variant
+from hdgemm.options import Options
+from tests.mpi.ranks import factor_ratio, finish, ratio, stored_pair
+
+everyone, folder = world(), Path(sys.argv[1])
+strips.STRIP_BYTES, run.GROUP = 2000, 16
+
+
+def say(group, *what):
+    if group.rank == 0:
+        print(*what)
+
+
+def names(group):
+    """Return the names of all files; no rank goes on before all have looked."""
+    found = sorted(path.name for path in folder.iterdir())
+    group.collect(None)
+    return found
+
+
+def limited(n, nb, grid, width, dtype):
+    """Return options with which slabs have so many columns."""
+    variant, size = Variant(n, nb, grid), np.dtype(dtype).itemsize
+    limit = slab_bytes(variant, width, size)
+    assert fitting(variant, size, limit).width == width
+    return Options(host_memory=limit, threads=1)
+
+
+def interrupted(group, method, at, call):
+    """Call a function whose call number `at` of a method fails on the last rank."""
+    original, count = getattr(DurableFactors, method), [0]
+
+    def failing(self, *arguments, **keywords):
+        count[0] += 1
+        if count[0] == at:
+            group.collect(None)
+            error = HdgemmError("interrupted")
+            error.__dict__["on_all_ranks"] = True
+            raise error
+        return original(self, *arguments, **keywords)
+
+    setattr(DurableFactors, method, failing)
+    try:
+        call()
+        say(group, f"{method} number {at} was not called")
+    except HdgemmError as error:
+        if "interrupted" not in str(error):
+            say(group, error)
+    finally:
+        setattr(DurableFactors, method, original)
+
+
+def check(group, grid, dtype, n, nb, width, columns, order):
+    a, b = stored_pair(group, folder, dtype, n, columns, order)
+    how = {"comm": group, "grid": grid, "nb": nb}
+    small = how | {"options": limited(n, nb, grid, width, dtype)}
+    where, name = folder / "A.npy", f"{grid} {dtype} n={n} nb={nb}"
+    reports = []
+    lu, piv = mpi.lu_factor(where, out=folder / "LU.npy", report=reports.append, **small)
+    expected = mpi.lu_factor(where, out=folder / "M.npy", **how)
+    if (piv != expected.piv).any() or (piv != scipy.linalg.lu_factor(a)[1]).any():
+        say(group, name, "other pivots")
+    if not factor_ratio(a, np.asarray(lu), piv) < 30:
+        say(group, name, "P·A - L·U", factor_ratio(a, np.asarray(lu), piv))
+    x = mpi.solve(where, folder / "B.npy", out=folder / "X.npy", **small)
+    alone = linalg.lu_solve(linalg.open(folder / "LU.npy"), b)
+    ratios = [ratio(a, np.asarray(each).reshape(b.shape), b) for each in (x, alone)]
+    if not max(ratios) < 16:
+        say(group, name, ratios)
+    left = [each for each in names(group) if each.startswith(".")]
+    if left:
+        say(group, name, left)
+    check_interruptions(group, name, small, (np.asarray(lu).tobytes(), np.asarray(x).tobytes()))
+
+
+def check_interruptions(group, name, small, bits):
+    """Slabs and strips that were finished stay; the same call goes on, to the same bits."""
+    where, reports = folder / "A.npy", []
+
+    def factor(**more):
+        return mpi.lu_factor(where, out=folder / "LU.npy", report=reports.append, **small, **more)
+
+    factor()
+    for method, at in (("store", 2), ("_replace_turn", 1), ("_replace_turn", 2)):
+        interrupted(group, method, at, lambda: factor(restart=True))
+        again = factor()
+        if np.asarray(again.lu).tobytes() != bits[0]:
+            say(group, name, f"other bits after {method} {at}")
+        if not reports[-1].flops < reports[0].flops:
+            say(group, name, "nothing was kept")
+    interrupted(group, "store", 2, lambda: factor(restart=True))
+    try:
+        options = {"nb": small["nb"] - 1, "options": None}
+        mpi.lu_factor(where, out=folder / "LU.npy", **small | options)
+        say(group, name, "another block size goes on")
+    except HdgemmError as error:
+        if "nb" not in str(error):
+            say(group, error)
+    factor()
+
+    def solve():
+        return mpi.solve(where, folder / "B.npy", out=folder / "X.npy", **small)
+
+    interrupted(group, "store", 2, solve)
+    if np.asarray(solve()).tobytes() != bits[1]:
+        say(group, name, "another solution after an interruption")
+
+
+def check_errors(group, grid):
+    """NaN is named by its place in A; a singular matrix leaves nothing; A may be too large."""
+    n, nb, width = 40, 4, 8
+    small = {"comm": group, "grid": grid, "nb": nb, "options": limited(n, nb, grid, width, "f8")}
+    a = np.random.default_rng(7).standard_normal((n, n))
+    a[:, 21] = a[:, 20]
+    singular, wrong = a.copy(), a.copy()
+    singular[:, 20:22] = 0
+    wrong[33, 17] = np.nan
+    before = names(group)
+    for matrix, attribute, value in ((singular, "order", 21), (wrong, "col", 17)):
+        try:
+            mpi.solve(matrix, np.ones(n), out=folder / "E.npy", restart=True, **small)
+            say(group, f"{grid}: a wrong matrix was solved")
+        except (scipy.linalg.LinAlgError, ValueError) as error:
+            if getattr(error, attribute) != value:
+                say(group, error)
+        group.collect(None)
+        left = [each for each in names(group) if each not in before]
+        if left and attribute == "order":
+            say(group, left)
+    group.collect(None)
+    if group.rank == 0:
+        for path in folder.glob("*E.npy*"):  # the slabs before the NaN
+            path.unlink()
+    group.collect(None)
+    try:
+        tiny = small | {"options": Options(host_memory=4000)}
+        mpi.lu_factor(a, out=folder / "T.npy", **tiny)
+        say(group, "a slab without memory was factored")
+    except DoesNotFitError as error:
+        if error.missing <= 0:
+            say(group, error)
+
+
+for p, q in [tuple(map(int, grid.split("x"))) for grid in sys.argv[2:]]:
+    group = everyone.split(int(everyone.rank < p * q), everyone.rank)
+    if everyone.rank < p * q:
+        if p * q == 4 or p > 1:
+            check(group, (p, q), "float64", 43, 5, 10 * q if q == 1 else 5 * q, 3, "C")
+        if p * q == 4 or p == 1:
+            check(group, (p, q), "complex64", 32, 4, 8 * q, 0, "F")
+        check_errors(group, (p, q))
+finish(everyone)
