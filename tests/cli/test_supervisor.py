@@ -13,7 +13,8 @@ START = "import os, signal, time; from hdgemm.cli.supervisor import supervise; s
 
 def started(code, size="2", pmi=()):
     environment = os.environ | {"PMI_SIZE": size, "PMI_RANK": "1"}
-    environment |= {"PMI_FD": str(number) for number in pmi}
+    if pmi:
+        environment["PMI_FD"] = str(pmi[0])
     return subprocess.Popen(
         [sys.executable, "-c", START + code], pass_fds=pmi,
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -38,7 +39,7 @@ def test_a_rank_that_is_killed_is_named():
 def test_mpiexec_is_asked_to_end_all_ranks_where_one_was_killed():
     """By PMI's own command: it would not where the rank had not begun MPI."""
     reading, writing = os.pipe()
-    with open(reading, "rb") as messages:
+    with os.fdopen(reading, "rb") as messages:
         process = started("os.kill(os.getpid(), signal.SIGKILL)", pmi=(writing,))
         os.close(writing)
         process.communicate(timeout=240)
