@@ -114,6 +114,18 @@ def split(result: dict[str, Any]) -> list[str]:
     return rows
 
 
+def topk(result: dict[str, Any]) -> list[str]:
+    """Return the row of the largest entries of a product against faiss."""
+    found, size = result["of_faiss"], f"{result['rows']:,} × {result['columns']}"
+    return [
+        (
+            f"| `topk`, float32 {size} against itself, k = {result['k']} | {found['median']:.2f} of the"
+            f" speed of faiss.IndexFlatIP ({found['min']:.2f}–{found['max']:.2f}, {found['count']} "
+            f"pairs); {result['different']:.4%} of the columns differ |"
+        )
+    ]
+
+
 def tall(result: dict[str, Any]) -> list[str]:
     """Return a row for each contender on a tall file."""
     size = f"{result['rows']:,} × {result['columns']}, k = {result['k']}"
@@ -516,6 +528,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "opencl_pipeline": ("OpenCL pipeline", opencl_pipeline),
     "split": ("Several devices", split),
     "tall": ("Tall files", tall),
+    "topk": ("Largest entries of products", topk),
     "durable_overhead": ("Cost of a journal", durable_overhead),
     "campaign_run_kills": ("Runs that were killed", campaign),
     "campaign_factor_kills": ("Factorisations that were killed", campaign),

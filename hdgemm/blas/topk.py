@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 #: Bytes of a tile's rows that are compared at a time.
 _STRIP_BYTES: Final = 1 << 20
+#: Groups of columns for each entry that is kept, whose largest entries give a first bound.
+_GROUPS: Final = 16
+#: Entries that are put among the largest ones together.
+_TOGETHER: Final = 1 << 16
 #: Bytes of the comparisons, beside what is kept.
 _WORK_BYTES: Final = 16 * _STRIP_BYTES
 
@@ -47,19 +51,32 @@ class _Largest:
     def add(self, rows: slice, cols: slice, tile: NDArray[Any]) -> None:
         """Take a tile into account, by strips of rows."""
         height = max(1, _STRIP_BYTES // max(1, tile.shape[1] * tile.itemsize))
+        found: list[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[Any]]] = []
         for top in range(0, len(tile), height):
-            self._add_strip(rows.start + top, cols.start, tile[top : top + height])
+            strip = tile[top : top + height]
+            places = np.flatnonzero(strip >= self._least(rows.start + top, strip)[:, np.newaxis])
+            if places.size:
+                row, column = np.divmod(places, strip.shape[1])
+                found.append((top + row, cols.start + column, strip[row, column]))
+            if found and (top + height >= len(tile) or sum(len(x) for x, *_ in found) > _TOGETHER):
+                self._merge(rows.start, *map(np.concatenate, zip(*found, strict=True)))
+                found.clear()
 
-    def _add_strip(self, row: int, col: int, strip: NDArray[Any]) -> None:
+    def _least(self, row: int, strip: NDArray[Any]) -> NDArray[Any]:
+        """Return a number for each row that none of its k largest entries is less than."""
         least = self.values[row : row + len(strip), -1]
-        if strip.shape[1] > self._k and (self.indices[row : row + len(strip), -1] == self._n).any():
-            # NaN would be the largest of a partition.
-            numbers = np.nan_to_num(strip, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
-            kth = np.partition(numbers, -self._k, axis=1)[:, -self._k]
-            least = np.maximum(least, kth)
-        found, columns = np.nonzero(strip >= least[:, np.newaxis])
-        if found.size:
-            self._merge(row, found, col + columns, strip[found, columns])
+        if strip.shape[1] <= self._k or (self.indices[row : row + len(strip), -1] < self._n).all():
+            return least
+        # The k-th of the largest entries of many groups of columns is close to the k-th of all.
+        cols = strip.shape[1]
+        high = max(1, cols // (_GROUPS * self._k))
+        wide = cols // high
+        largest = strip[:, : high * wide].reshape(len(strip), high, wide).max(axis=1)
+        if largest.dtype.kind == "f":  # NaN would be the largest of a partition
+            largest[np.isnan(largest)] = -np.inf
+        kth: NDArray[Any] = np.partition(largest, -self._k, axis=1)[:, -self._k]
+        np.maximum(least, kth, out=kth)
+        return kth
 
     def _merge(
         self,
