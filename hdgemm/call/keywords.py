@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     Source: TypeAlias = NDArray[Any] | Where | StoredMatrix
     #: A result at the location of a file.
     Stored: TypeAlias = NDArray[Any] | StoredMatrix
+    #: The place of one of several results; None for a new array.
+    Place: TypeAlias = NDArray[Any] | StoredMatrix | Where | None
 
 #: A dtype that the result keeps, and a matrix that the result is written into.
 Element = TypeVar("Element", "np.float32", "np.float64", "np.complex64", "np.complex128")

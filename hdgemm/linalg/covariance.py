@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -30,7 +30,65 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.call.keywords import Out, Source, Stored, Where
 
+
+@overload
+def cov(
+    a: Source,
+    y: Any = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: int | None = None,
+    fweights: Any = None,
+    aweights: Any = None,
+    *,
+    dtype: Any = None,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Any]: ...
+@overload
+def cov(
+    a: Source,
+    y: Any = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: int | None = None,
+    fweights: Any = None,
+    aweights: Any = None,
+    *,
+    dtype: Any = None,
+    out: Out,
+    **keywords: Unpack[DurableKeywords],
+) -> Out: ...
+@overload
+def cov(
+    a: Source,
+    y: Any = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: int | None = None,
+    fweights: Any = None,
+    aweights: Any = None,
+    *,
+    dtype: Any = None,
+    out: Where,
+    **keywords: Unpack[DurableKeywords],
+) -> Stored: ...
+@overload
+def cov(
+    a: Any,
+    y: Any = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: int | None = None,
+    fweights: Any = None,
+    aweights: Any = None,
+    *,
+    dtype: Any = None,
+    out: Any = None,
+    **keywords: Unpack[DurableKeywords],
+) -> Any: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def cov(
     a: Any,
@@ -124,6 +182,46 @@ def cov(
     return found if out is not None else found.squeeze()
 
 
+@overload
+def corrcoef(
+    a: Source,
+    y: Any = None,
+    rowvar: bool = True,
+    *,
+    dtype: Any = None,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Any]: ...
+@overload
+def corrcoef(
+    a: Source,
+    y: Any = None,
+    rowvar: bool = True,
+    *,
+    dtype: Any = None,
+    out: Out,
+    **keywords: Unpack[DurableKeywords],
+) -> Out: ...
+@overload
+def corrcoef(
+    a: Source,
+    y: Any = None,
+    rowvar: bool = True,
+    *,
+    dtype: Any = None,
+    out: Where,
+    **keywords: Unpack[DurableKeywords],
+) -> Stored: ...
+@overload
+def corrcoef(
+    a: Any,
+    y: Any = None,
+    rowvar: bool = True,
+    *,
+    dtype: Any = None,
+    out: Any = None,
+    **keywords: Unpack[DurableKeywords],
+) -> Any: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def corrcoef(
     a: Any,

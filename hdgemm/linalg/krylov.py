@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
 import numpy as np
 
@@ -40,12 +40,83 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.call.keywords import Place, Source, Stored
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.rows import RowPlan
     from hdgemm.matrices.stored import StoredMatrix
 
 
+@overload
+def svds(
+    a: Source,
+    k: int = 6,
+    tol: float = 0.0,
+    which: str = "LM",
+    maxiter: int | None = None,
+    return_singular_vectors: Literal[True] = True,
+    *,
+    block: int | None = None,
+    seed: int = 0,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]: ...
+@overload
+def svds(
+    a: Source,
+    k: int = 6,
+    tol: float = 0.0,
+    which: str = "LM",
+    maxiter: int | None = None,
+    return_singular_vectors: Literal[True] = True,
+    *,
+    block: int | None = None,
+    seed: int = 0,
+    out: tuple[Place, Place, Place],
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Stored, Stored, Stored]: ...
+@overload
+def svds(
+    a: Source,
+    k: int = 6,
+    tol: float = 0.0,
+    which: str = "LM",
+    maxiter: int | None = None,
+    *,
+    return_singular_vectors: Literal[False],
+    block: int | None = None,
+    seed: int = 0,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Any]: ...
+@overload
+def svds(
+    a: Source,
+    k: int = 6,
+    tol: float = 0.0,
+    which: str = "LM",
+    maxiter: int | None = None,
+    *,
+    return_singular_vectors: Literal[False],
+    block: int | None = None,
+    seed: int = 0,
+    out: Place,
+    **keywords: Unpack[DurableKeywords],
+) -> Stored: ...
+@overload
+def svds(
+    a: Any,
+    k: int = 6,
+    tol: float = 0.0,
+    which: str = "LM",
+    maxiter: int | None = None,
+    return_singular_vectors: bool = True,
+    *,
+    block: int | None = None,
+    seed: int = 0,
+    out: Any = None,
+    **keywords: Unpack[DurableKeywords],
+) -> Any: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def svds(
     a: Any,
@@ -148,6 +219,76 @@ def svds(
         return prepared.run()
 
 
+@overload
+def eigsh(
+    a: Source,
+    k: int = 6,
+    which: str = "LM",
+    maxiter: int | None = None,
+    tol: float = 0.0,
+    return_eigenvectors: Literal[True] = True,
+    *,
+    block: int | None = None,
+    seed: int = 0,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[NDArray[Any], NDArray[Any]]: ...
+@overload
+def eigsh(
+    a: Source,
+    k: int = 6,
+    which: str = "LM",
+    maxiter: int | None = None,
+    tol: float = 0.0,
+    return_eigenvectors: Literal[True] = True,
+    *,
+    block: int | None = None,
+    seed: int = 0,
+    out: tuple[Place, Place],
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Stored, Stored]: ...
+@overload
+def eigsh(
+    a: Source,
+    k: int = 6,
+    which: str = "LM",
+    maxiter: int | None = None,
+    tol: float = 0.0,
+    *,
+    return_eigenvectors: Literal[False],
+    block: int | None = None,
+    seed: int = 0,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Any]: ...
+@overload
+def eigsh(
+    a: Source,
+    k: int = 6,
+    which: str = "LM",
+    maxiter: int | None = None,
+    tol: float = 0.0,
+    *,
+    return_eigenvectors: Literal[False],
+    block: int | None = None,
+    seed: int = 0,
+    out: Place,
+    **keywords: Unpack[DurableKeywords],
+) -> Stored: ...
+@overload
+def eigsh(
+    a: Any,
+    k: int = 6,
+    which: str = "LM",
+    maxiter: int | None = None,
+    tol: float = 0.0,
+    return_eigenvectors: bool = True,
+    *,
+    block: int | None = None,
+    seed: int = 0,
+    out: Any = None,
+    **keywords: Unpack[DurableKeywords],
+) -> Any: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def eigsh(
     a: Any,

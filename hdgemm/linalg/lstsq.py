@@ -6,7 +6,7 @@ import math
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import scipy.linalg
@@ -32,11 +32,64 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.call.keywords import Out, Source, Stored, Where
     from hdgemm.linalg.planning.rows import RowPlan
 
 _DRIVERS = ("gelsd", "gelsy", "gelss")
 
 
+@overload
+def lstsq(
+    a: Source,
+    b: Source,
+    cond: float | None = None,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str | None = None,
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[NDArray[Any], NDArray[Any], int, NDArray[Any] | None]: ...
+@overload
+def lstsq(
+    a: Source,
+    b: Source,
+    cond: float | None = None,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str | None = None,
+    *,
+    out: Out,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Out, NDArray[Any], int, NDArray[Any] | None]: ...
+@overload
+def lstsq(
+    a: Source,
+    b: Source,
+    cond: float | None = None,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str | None = None,
+    *,
+    out: Where,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Stored, NDArray[Any], int, NDArray[Any] | None]: ...
+@overload
+def lstsq(
+    a: Any,
+    b: Any,
+    cond: float | None = None,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str | None = None,
+    *,
+    out: Any = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Any, Any, int, NDArray[Any] | None]: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def lstsq(
     a: Any,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -30,12 +30,81 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Unpack
 
+    from numpy.typing import NDArray
+
+    from hdgemm.call.keywords import Out, Place, Source, Stored, Where
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.rows import RowPlan
     from hdgemm.matrices.stored import StoredMatrix
 
 
+@overload
+def pinv(
+    a: Source,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    return_rank: Literal[False] = False,
+    check_finite: bool = True,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Any]: ...
+@overload
+def pinv(
+    a: Source,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    return_rank: Literal[False] = False,
+    check_finite: bool = True,
+    out: Out,
+    **keywords: Unpack[DurableKeywords],
+) -> Out: ...
+@overload
+def pinv(
+    a: Source,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    return_rank: Literal[False] = False,
+    check_finite: bool = True,
+    out: Where,
+    **keywords: Unpack[DurableKeywords],
+) -> Stored: ...
+@overload
+def pinv(
+    a: Source,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    return_rank: Literal[True],
+    check_finite: bool = True,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[NDArray[Any], int]: ...
+@overload
+def pinv(
+    a: Source,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    return_rank: Literal[True],
+    check_finite: bool = True,
+    out: Place,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Stored, int]: ...
+@overload
+def pinv(
+    a: Any,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    return_rank: bool = False,
+    check_finite: bool = True,
+    out: Any = None,
+    **keywords: Unpack[DurableKeywords],
+) -> Any: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def pinv(
     a: Any,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import numpy as np
 import scipy.linalg
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.call.keywords import Place, Source, Stored
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.rows import RowPlan
@@ -106,6 +107,66 @@ def svdvals(
         return prepared.run()
 
 
+@overload
+def svd(
+    a: Source,
+    full_matrices: bool = False,
+    compute_uv: Literal[True] = True,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]: ...
+@overload
+def svd(
+    a: Source,
+    full_matrices: bool = False,
+    compute_uv: Literal[True] = True,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+    *,
+    out: tuple[Place, Place, Place],
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Stored, Stored, Stored]: ...
+@overload
+def svd(
+    a: Source,
+    full_matrices: bool = False,
+    *,
+    compute_uv: Literal[False],
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Any]: ...
+@overload
+def svd(
+    a: Source,
+    full_matrices: bool = False,
+    *,
+    compute_uv: Literal[False],
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+    out: Place,
+    **keywords: Unpack[DurableKeywords],
+) -> Stored: ...
+@overload
+def svd(
+    a: Any,
+    full_matrices: bool = False,
+    compute_uv: bool = True,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+    *,
+    out: Any = None,
+    **keywords: Unpack[DurableKeywords],
+) -> Any: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def svd(
     a: Any,

@@ -14,11 +14,18 @@ from hdgemm.linalg import (
     cho_factor,
     cho_solve,
     cholesky,
+    corrcoef,
+    cov,
+    eigsh,
     inv,
+    lstsq,
     lu_factor,
     lu_solve,
+    pinv,
     solve,
     solve_triangular,
+    svd,
+    svds,
 )
 from hdgemm.matrices.stored import StoredMatrix
 
@@ -62,3 +69,33 @@ def test_locations_and_out(tmp_path: Path) -> None:
     assert isinstance(stored, np.memmap)
     with hdgemm.create(tmp_path / "y.npy", (2, 1)) as y:
         assert assert_type(solve(A, B, out=y), StoredMatrix) is y
+
+
+def test_reductions_of_arrays_give_arrays() -> None:
+    found = (
+        assert_type(cov(A), NDArray[Any]),
+        assert_type(corrcoef(A), NDArray[Any]),
+        assert_type(pinv(A), NDArray[Any]),
+        *assert_type(svd(A), tuple[NDArray[Any], NDArray[Any], NDArray[Any]]),
+        *assert_type(svds(A, 1), tuple[NDArray[Any], NDArray[Any], NDArray[Any]]),
+        *assert_type(eigsh(A, 1), tuple[NDArray[Any], NDArray[Any]]),
+        assert_type(svd(A, compute_uv=False), NDArray[Any]),
+        assert_type(svds(A, 1, return_singular_vectors=False), NDArray[Any]),
+        assert_type(eigsh(A, 1, return_eigenvectors=False), NDArray[Any]),
+        assert_type(lstsq(A, B), tuple[NDArray[Any], NDArray[Any], int, NDArray[Any] | None])[0],
+        assert_type(pinv(A, return_rank=True), tuple[NDArray[Any], int])[0],
+    )
+    assert {type(x) for x in found} == {np.ndarray}
+
+
+def test_reductions_of_files_give_what_is_stored(tmp_path: Path) -> None:
+    stored = NDArray[Any] | StoredMatrix
+    where = tmp_path / "A.npy"
+    np.save(where, A)
+    u, _, vh = assert_type(
+        svd(where, out=(tmp_path / "U.npy", None, None)), tuple[stored, stored, stored]
+    )
+    assert (type(u), type(vh)) == (np.memmap, np.ndarray)
+    assert isinstance(assert_type(cov(where, out=tmp_path / "C.npy"), stored), np.memmap)
+    out: NDArray[np.float64] = np.empty((2, 2))
+    assert assert_type(pinv(where, out=out), NDArray[np.float64]) is out
