@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,10 +17,11 @@ from hdgemm.progress_view import PlainLines, ProgressView, describe
 from hdgemm.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from typing import Self
 
+    from hdgemm.options import Options
     from hdgemm.progress import Progress, TileGrid
 
 
@@ -48,6 +50,15 @@ def multiply_on_cluster(
             ),
             show_cluster_progress,
         )
+
+
+@contextmanager
+def rows_on_cluster(where: str, options: Options) -> Iterator[None]:
+    """Let the workers that `where` names execute the passes over rows of calls in a context."""
+    from hdgemm.cluster import row_passes
+
+    with open_cluster(where) as client, row_passes(client, options=options):
+        yield
 
 
 def plan_on_cluster(

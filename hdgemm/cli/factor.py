@@ -39,6 +39,7 @@ def _shared(
     device_memory: args.DeviceMemory = None,
     threads: args.Threads = None,
     tile: args.Tile = None,
+    cluster: args.Cluster = None,
     checkpoint: args.Checkpoint = False,
     restart: args.Restart = False,
     no_clobber: args.NoClobber = False,
@@ -181,6 +182,19 @@ def _ask_about_size(
         raise InputError(f"{what}: nothing is stored")
 
 
+def _check_cluster(routine: Routine, given: Mapping[str, Any]) -> None:
+    """Refuse `--cluster` where no pass runs on workers, and with what describes this machine."""
+    if given["cluster"] is None:
+        return
+    if not routine.row_passes:
+        from hdgemm.routines.registry import commands
+
+        able = ", ".join(name for name, each in commands().items() if each.row_passes)
+        raise InputError(f"{routine.name} does not run on a cluster; {able} take --cluster")
+    if given["dry_run"]:
+        raise InputError("--dry-run plans a run on this machine: leave it out with --cluster")
+
+
 def _run(routine: Routine, given: Mapping[str, Any]) -> None:
     """Run a routine, or print its plan; `given` are the arguments of its command."""
     from hdgemm.call.keywords import Call
@@ -188,6 +202,7 @@ def _run(routine: Routine, given: Mapping[str, Any]) -> None:
     from hdgemm.progress import Watch
 
     parameters = _parameters(routine, given)
+    _check_cluster(routine, given)
     if given.get("mpi"):
         from hdgemm.cli.mpi import run_over_mpi
 
@@ -225,4 +240,12 @@ def _run(routine: Routine, given: Mapping[str, Any]) -> None:
         quiet=given["quiet"],
         as_json=given["as_json"],
     )
-    outputs.show((given.get(OUT) or given["a"]).name, call)
+    label = (given.get(OUT) or given["a"]).name
+    if given["cluster"] is None:
+        outputs.show(label, call)
+        return
+    from hdgemm.cli.cluster import rows_on_cluster
+
+    outputs.check()
+    with rows_on_cluster(given["cluster"], options):
+        outputs.show(label, call)

@@ -200,6 +200,8 @@ class Routine:
     mpi
         The same function over MPI, ``"module:name"``; "" without one. It takes the operands, `out`,
         some of the parameters, and the keywords of `hdgemm.mpi.run.MpiKeywords`.
+    row_passes
+        Its passes over rows run on the workers of a cluster (`hdgemm.cluster.row_passes`).
     examples
         Two command lines.
     commands
@@ -221,6 +223,7 @@ class Routine:
     in_place: bool = False
     scratch: Shape | None = None
     mpi: str = ""
+    row_passes: bool = False
     examples: tuple[str, str] = ("", "")
     commands: bool = True
 

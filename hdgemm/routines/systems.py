@@ -59,6 +59,7 @@ ROUTINES: Final = (
             ),
         ),
         durable=True,
+        row_passes=True,
         examples=(
             "hdgemm lstsq T.npy Y.npy --out X.npy",
             "hdgemm lstsq T.npy Y.npy --out X.npy --checkpoint --quiet",

@@ -79,6 +79,7 @@ ROUTINES: Final = (
             ),
         ),
         durable=True,
+        row_passes=True,
         examples=(
             "hdgemm svdvals T.npy --out s.npy",
             "hdgemm svdvals T.npy --out s.npy --method gram --host-memory 2GB",
@@ -116,6 +117,7 @@ ROUTINES: Final = (
             Output(name="vh", help="Where Vh goes.", shape=_with_k("k", "n")),
         ),
         durable=True,
+        row_passes=True,
         examples=(
             "hdgemm svds T.npy --out U.npy --s s.npy --vh Vh.npy --k 3",
             "hdgemm svds T.npy --out U.npy --s s.npy --vh Vh.npy --k 3 --tol 1e-6",
@@ -195,6 +197,7 @@ ROUTINES: Final = (
             ),
         ),
         durable=True,
+        row_passes=True,
         examples=(
             "hdgemm pca T.npy --out scores.npy --components V.npy --k 10",
             "hdgemm pca T.npy --out scores.npy --k 2 --standardize --host-memory 2GB",
@@ -219,6 +222,7 @@ ROUTINES: Final = (
         ),
         outputs=(Output(name="c", help="Where C goes.", shape=_variables, option=OUT),),
         durable=True,
+        row_passes=True,
         examples=(
             "hdgemm cov T.npy --out C.npy",
             "hdgemm cov T.npy --out C.npy --ddof 0 --host-memory 2GB",
@@ -234,6 +238,7 @@ ROUTINES: Final = (
         parameters=(_ROWVAR,),
         outputs=(Output(name="c", help="Where C goes.", shape=_variables, option=OUT),),
         durable=True,
+        row_passes=True,
         examples=(
             "hdgemm corrcoef T.npy --out C.npy",
             "hdgemm corrcoef T.npy --out C.npy --dry-run",
@@ -279,6 +284,7 @@ ROUTINES: Final = (
             _value("r2", "r2"),
         ),
         durable=True,
+        row_passes=True,
         examples=(
             "hdgemm ridge T.npy Y.npy --out X.npy --alphas 1 --alphas 10",
             "hdgemm ridge T.npy Y.npy --out X.npy --intercept --checkpoint",

@@ -14,6 +14,7 @@ from hdgemm import linalg
 from hdgemm.cluster import row_passes
 from hdgemm.errors import CancelledRunError, InputError
 from hdgemm.options import Options
+from tests.cli.commands import command_line
 from tests.cluster.processes import scheduler, wait_for, worker
 
 M, N = 1003, 12
@@ -135,3 +136,18 @@ def test_a_lost_worker_costs_its_rows_only(case):
     assert lost.returncode == -signal.SIGKILL
     assert np.allclose(s, np.linalg.svd(a, compute_uv=False), rtol=1e-12)
     assert "stays" in {event.device for event in reduced}
+
+
+def test_commands_reduce_rows_on_a_cluster(client, case, monkeypatch, capsys):
+    folder, a, _ = case
+    run = command_line(monkeypatch, capsys)
+    where = ["--cluster", client.scheduler.address, "--tile", "16,100,100", "--json", "--quiet"]
+    done = run("svdvals", folder / "A.npy", "--out", folder / "s.npy", *where)
+    assert done.returncode == 0, done.stderr
+    assert "workers" in done.stdout
+    found = np.load(folder / "s.npy").ravel()
+    assert np.allclose(found, np.linalg.svd(a, compute_uv=False), rtol=1e-12, atol=0)
+    for name, *more in (["syrk"], ["svdvals", "--dry-run"]):
+        refused = run(name, folder / "A.npy", "--out", folder / "C.npy", *where, *more)
+        assert refused.returncode == 2
+        assert "--cluster" in refused.stderr
