@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -19,18 +19,27 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.mpi.communicator import Communicator
+    from hdgemm.mpi.distribution import Axis
     from hdgemm.mpi.part import Part
     from hdgemm.mpi.timeline import PhaseRecorder
     from hdgemm.mpi.variant import Variant
     from hdgemm.mpi.window import Window
 
     Columns = NDArray[Any]
+    #: Factors local rows of a panel in place; `Axis` says which, the communicator has the others.
+    PanelFactorisation: TypeAlias = Callable[[Columns, int, Axis, Communicator], Panel]
 
 
 class Elimination(RightLooking):
-    """LU factorisation of a `Part` with partial pivoting; parameters as for `RightLooking`.
+    """LU factorisation of a `Part` with pivoting; parameters as for `RightLooking`.
 
     `pivots` are the interchanges of each panel, by its first column, `diagonal` is U's.
+
+    Parameters
+    ----------
+    factor
+        Factors a panel over the processes of a column: `factor_panel`, or `factor_by_tournament`.
     """
 
     def __init__(
@@ -41,8 +50,10 @@ class Elimination(RightLooking):
         recorder: PhaseRecorder,
         progress: Callable[[float], None] | None = None,
         span: tuple[int, int] | None = None,
+        factor: PanelFactorisation = factor_panel,
     ) -> None:
         super().__init__(variant, part, window, recorder, progress, span)
+        self._factor = factor
         self._exchanges: dict[int, RowExchange] = {}
         self.pivots: dict[int, NDArray[np.int64]] = {}
         #: The diagonal of U.
@@ -89,7 +100,7 @@ class Elimination(RightLooking):
             return self._shared_panel(first, width, part.a[:, slice(*block)] if own else None)
         if own:
             with self._recorder.record("panel", first):
-                panel = factor_panel(part.a[:, slice(*block)], first, part.rows, part.column)
+                panel = self._factor(part.a[:, slice(*block)], first, part.rows, part.column)
             with self._recorder.record("broadcast", first):
                 self._broadcast.send(panel)
             return panel

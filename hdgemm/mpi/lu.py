@@ -20,7 +20,7 @@ from hdgemm.linalg.stored_factors import open as open_factors
 from hdgemm.mpi.block_cyclic import BlockCyclicArray
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.results import new_target, stored_solution, target_of
-from hdgemm.mpi.run import MpiCall, MpiKeywords, Request, started
+from hdgemm.mpi.run import MpiCall, MpiKeywords, Request, check_pivoting, started
 from hdgemm.mpi.slabs.checkpoint import by_slabs
 from hdgemm.mpi.slabs.plan import BySlabs
 from hdgemm.mpi.slabs.run import factor_by_slabs
@@ -49,15 +49,16 @@ def lu_factor(
     check_finite: bool = True,
     *,
     out: Any = None,
+    pivoting: str = "partial",
     restart: bool = False,
     **keywords: Unpack[MpiKeywords],
 ) -> LUFactors | None:
     """Return ``(lu, piv)``, the LU factorisation P·A = L·U of a square matrix, over MPI.
 
     A lies in the memory of all machines, dealt block-cyclically to a grid of processes. Every
-    process makes the same call. Pivots are chosen as by LAPACK. A matrix in storage that is larger
-    than the memory of all processes is factored by slabs of columns; each is durable when it is
-    finished, and the same call goes on after an interruption.
+    process makes the same call. Pivots are chosen as by LAPACK by default. A matrix in storage that
+    is larger than the memory of all processes is factored by slabs of columns; each is durable when
+    it is finished, and the same call goes on after an interruption.
 
     Parameters
     ----------
@@ -70,6 +71,10 @@ def lu_factor(
         The location of a new .npy or raw file in shared storage, in LAPACK's layout, with its
         pivots beside it; `hdgemm.linalg.open` and `hdgemm.linalg.lu_solve` take it on one machine.
         It appears when it is complete. None for factors dealt as a `BlockCyclicArray` `a` is.
+    pivoting
+        "partial", or "tournament": each rank of a column of the grid proposes rows of a panel, and
+        one message has all proposals (CALU), where partial pivoting exchanges one for each column.
+        Elements of L may then be larger than 1.
     restart
         Discard the slabs of an interrupted call.
     **keywords
@@ -102,11 +107,13 @@ def lu_factor(
     >>> lu, piv = hdgemm.mpi.lu_factor("A.npy", out="LU.npy")
     """
     call = MpiCall(**keywords)
+    with together(call.world):
+        check_pivoting(pivoting)
     dealt = out is None and isinstance(a, BlockCyclicArray)
     place = None if dealt else target_of(call.world, out, factor=True)
     slabs = BySlabs.NEVER if place is None else by_slabs(call.world, place)
     arguments = {"out": str(place), "restart": bool(restart)}
-    request = Request("lu_factor", a, None, arguments, check_finite, slabs=slabs)
+    request = Request("lu_factor", a, None, arguments, check_finite, slabs=slabs, pivoting=pivoting)
     with started(request, call) as opened:
         if opened is None:
             return None

@@ -24,12 +24,14 @@ from hdgemm.mpi.devices import open_devices
 from hdgemm.mpi.elimination import Elimination
 from hdgemm.mpi.machine import check, memory_of_each, needed_bytes
 from hdgemm.mpi.operands import Loader, prove_same
+from hdgemm.mpi.panel import factor_panel
 from hdgemm.mpi.part import Part
 from hdgemm.mpi.processes import end_all, ending_all, threads_of, together
 from hdgemm.mpi.redistribution import BUFFERS
 from hdgemm.mpi.report import Report
 from hdgemm.mpi.slabs.plan import BySlabs, Slabs, fitting, strip_bytes
 from hdgemm.mpi.timeline import STORED_PHASES, PhaseRecorder, seconds_by_phase
+from hdgemm.mpi.tournament import factor_by_tournament
 from hdgemm.mpi.variant import Variant, parse_grid, squarest
 from hdgemm.product.arguments import result_dtype
 from hdgemm.product.target import is_location
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.mpi.devices import Devices
+    from hdgemm.mpi.elimination import PanelFactorisation
     from hdgemm.mpi.strips import Triangle
     from hdgemm.mpi.window import Window
     from hdgemm.options import Options
@@ -49,6 +52,17 @@ if TYPE_CHECKING:
 GROUP: Final = 256
 #: Rows and columns of a block where none are given.
 BLOCK: Final = 192
+#: How the pivots of a panel are chosen.
+PIVOTINGS: Final[Mapping[str, PanelFactorisation]] = {
+    "partial": factor_panel,
+    "tournament": factor_by_tournament,
+}
+
+
+def check_pivoting(pivoting: str) -> None:
+    """Raise `InputError` for another text than the names of `PIVOTINGS`."""
+    if pivoting not in PIVOTINGS:
+        raise InputError(f"pivoting must be 'partial' or 'tournament', got {pivoting!r}")
 
 
 class MpiKeywords(TypedDict, total=False):
@@ -119,6 +133,8 @@ class Run:
         Opened.
     check_finite
         NaN and Inf in an operand are errors.
+    pivoting
+        A key of `PIVOTINGS`.
     """
 
     kind: str
@@ -128,6 +144,7 @@ class Run:
     columns: int
     devices: Devices
     check_finite: bool = True
+    pivoting: str = "partial"
     recorder: PhaseRecorder = field(default_factory=PhaseRecorder)
     began: float = field(default_factory=time.perf_counter)
 
@@ -162,7 +179,8 @@ class Run:
         strip = self.strip(self.variant.n + self.columns)
         with self.window() as window:
             variant = replace(self.variant, strip=strip)
-            elimination = Elimination(variant, part, window, self.recorder)
+            factor = PIVOTINGS[self.pivoting]
+            elimination = Elimination(variant, part, window, self.recorder, factor=factor)
             elimination.run()
         return elimination
 
@@ -247,6 +265,8 @@ class Request:
         Factors in single precision lie beside a matrix in double precision.
     slabs
         When a matrix in storage is factored by slabs of columns.
+    pivoting
+        A key of `PIVOTINGS`.
     """
 
     kind: str
@@ -256,11 +276,13 @@ class Request:
     check_finite: bool = True
     refines: bool = False
     slabs: BySlabs = BySlabs.NEVER
+    pivoting: str = "partial"
 
     def compared(self, call: MpiCall) -> dict[str, object]:
         """Return what must be the same on all ranks, as plain values."""
         operands = {"a": _shown(self.a), "b": _shown(self.b)}
         own = {"grid": call.grid, "nb": call.nb, "check_finite": self.check_finite}
+        own["pivoting"] = self.pivoting
         return {"function": self.kind, **operands, **own, **self.arguments}
 
 
@@ -357,7 +379,8 @@ def started(request: Request, call: MpiCall) -> Iterator[Opened | None]:
         # Each thread calls BLAS for itself.
         stack.enter_context(threadpool_limits(1, user_api="blas"))
         stack.enter_context(ending_all(active))
-        run = Run(request.kind, active, variant, dtype, columns, devices, request.check_finite)
+        how = request.check_finite, request.pivoting
+        run = Run(request.kind, active, variant, dtype, columns, devices, *how)
         unchanged_yet = partial(_check_unchanged, active, watched)
         yield Opened(run, a, b, vector, unchanged_yet, slabs, limit)
 

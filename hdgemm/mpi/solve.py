@@ -20,7 +20,7 @@ from hdgemm.mpi.lu import factor_flops, first_zero, refuse_zero, solve_flops
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.refinement import refined_cholesky, refined_substitution
 from hdgemm.mpi.results import stored_solution, target_of
-from hdgemm.mpi.run import MpiCall, MpiKeywords, Request, started
+from hdgemm.mpi.run import MpiCall, MpiKeywords, Request, check_pivoting, started
 from hdgemm.mpi.slabs.checkpoint import by_slabs
 from hdgemm.mpi.slabs.plan import BySlabs
 from hdgemm.mpi.slabs.run import factors_beside, solve_by_slabs
@@ -47,6 +47,7 @@ def solve(
     *,
     out: Any = None,
     refine: str | None = None,
+    pivoting: str = "partial",
     restart: bool = False,
     **keywords: Unpack[MpiKeywords],
 ) -> Any:
@@ -78,6 +79,8 @@ def solve(
         "float32": factor a copy of A in single precision and refine X in double precision. X is as
         accurate as without. Where refinement does not converge, A is factored in double precision.
         A rank needs half of its part more.
+    pivoting
+        As in `lu_factor`; for "gen".
     restart
         Discard the slabs of an interrupted call.
     **keywords
@@ -115,6 +118,9 @@ def solve(
         if assume_a not in ("gen", "pos"):
             raise InputError(f"over MPI, assume_a must be 'gen' or 'pos', got {assume_a!r}")
         check_refine(refine)
+        check_pivoting(pivoting)
+        if pivoting != "partial" and assume_a == "pos":
+            raise InputError("assume_a='pos' takes no pivots: leave pivoting out")
     place = None if out is None else target_of(call.world, out)
     slabs = BySlabs.NEVER
     if place is not None and assume_a == "gen" and refine is None:
@@ -127,7 +133,9 @@ def solve(
         "restart": bool(restart),
     }
     refines = refine is not None
-    request = Request("solve", a, b, arguments, check_finite, refines=refines, slabs=slabs)
+    request = Request(
+        "solve", a, b, arguments, check_finite, refines=refines, slabs=slabs, pivoting=pivoting
+    )
     with started(request, call) as opened:
         if opened is None:
             return None

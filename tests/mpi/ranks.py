@@ -10,10 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-#: Grids of at most four ranks; two cores take long for four.
-GRIDS = [
-    ("2x1", "1x2"),
-    pytest.param(("1x1", "3x1", "1x3", "2x2"), marks=pytest.mark.campaign),
+SMALL, LARGE = ("2x1", "1x2"), ("4x4", "2x3", "4x1", "1x4")
+#: An MPI library and grids; two cores take long for four ranks and more.
+CASES = [
+    pytest.param("mpich", SMALL, id="mpich 2x1 1x2"),
+    *(
+        pytest.param(mpi, grids, id=f"{mpi} {' '.join(grids)}", marks=pytest.mark.campaign)
+        for mpi, grids in (
+            ("mpich", ("1x1", "3x1", "1x3", "2x2")),
+            ("mpich", LARGE),
+            ("openmpi", (*SMALL, "2x2")),
+            ("openmpi", LARGE),
+        )
+    ),
 ]
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
 
@@ -23,12 +32,22 @@ def ranks_of(grids):
     return max(int(rows) * int(cols) for rows, cols in (grid.split("x") for grid in grids))
 
 
-def mpiexec(count, *arguments, **more):
-    """Run Python under mpiexec."""
+def mpiexec(count, *arguments, mpi="mpich", **more):
+    """Run Python under the mpiexec of the environment, or under Debian's of Open MPI."""
     # One BLAS thread for each process: several would wait for each other on a small machine.
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    launcher = [MPIEXEC]
+    if mpi == "openmpi":
+        launcher = [shutil.which("mpiexec.openmpi"), "--oversubscribe"]
+        if launcher[0] is None:
+            pytest.skip("Open MPI is missing: apt-get install openmpi-bin")
+        environment |= {
+            "MPI4PY_MPIABI": "openmpi",  # the environment may have MPICH, too
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        }
     return subprocess.run(
-        [MPIEXEC, "-n", str(count), sys.executable, *arguments],
+        [*launcher, "-n", str(count), sys.executable, *arguments],
         capture_output=True, text=True, timeout=500, env=environment, check=False, **more,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import scipy.linalg
 
+from bench.gallery import GALLERY
 from hdgemm import linalg, mpi
 from hdgemm.dtypes import SUPPORTED
 from hdgemm.mpi import run, strips
@@ -167,6 +168,30 @@ def check_permutations(group, p, q):
         say(group, [str(each.message) for each in caught])
 
 
+def check_tournament(group, p, q, dtype):
+    """Factors with tournament pivoting of matrices of all kinds; one process pivots partially."""
+    n = 40
+    how = {"comm": group, "grid": (p, q), "nb": 7}
+    for name, make in GALLERY.items():
+        a = make(n).astype(dtype)
+        a = a / np.exp2(np.frexp(np.abs(a).max())[1])
+        for way in ("partial", "tournament"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # singular matrices
+                lu, piv = mpi.lu_factor(a, out=folder / "LU.npy", pivoting=way, **how)
+            lu = np.asarray(lu)
+            growth = max(1.0, np.abs(np.triu(lu)).max() / np.abs(a).max())
+            if not factor_ratio(a, lu, piv) < 30 * growth:
+                say(group, f"{p}x{q} {dtype} {name} {way}", factor_ratio(a, lu, piv), growth)
+            if way == "tournament" and p == 1 and (piv != scipy.linalg.lu_factor(a)[1]).any():
+                say(group, f"{p}x{q} {dtype} {name}: other pivots than LAPACK's")
+        group.collect(None)
+    a, b = stored_pair(group, folder, dtype, 43, 3, "C")
+    x, y = (mpi.solve(a, b, pivoting="tournament", **how) for _ in range(2))
+    if not ratio(a, x, b) < 16 or x.tobytes() != y.tobytes():
+        say(group, f"{p}x{q} {dtype}: tournament", ratio(a, x, b))
+
+
 def check_refined(group, p, q):
     """X is refined to double precision; where it cannot be, A is factored in double precision."""
     how = {"comm": group, "grid": (p, q), "nb": 5, "refine": "float32"}
@@ -236,6 +261,8 @@ for p, q in grids:
         for dtype in SUPPORTED if p * q == 4 else ("float64", "complex64"):
             check_dealt(group, p, q, dtype)
         check_permutations(group, p, q)
+        if p * q == 4 or p > 1:
+            check_tournament(group, p, q, "complex128" if p * q == 4 else "float64")
         check_refined(group, p, q)
         check_refusals(group, p, q)
 finish(everyone)

@@ -12,7 +12,7 @@ import pytest
 
 from hdgemm.errors import InputError
 from hdgemm.mpi.communicator import world
-from tests.mpi.ranks import GRIDS, MPIEXEC, mpiexec, ranks_of
+from tests.mpi.ranks import CASES, MPIEXEC, mpiexec, ranks_of
 
 pytestmark = pytest.mark.skipif(
     MPIEXEC is None or importlib.util.find_spec("mpi4py") is None,
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("grids", GRIDS, ids=" ".join)
-def test_every_variant_solves_the_system_on_every_grid(grids):
-    done = mpiexec(ranks_of(grids), "-m", "mpi4py", "-m", "tests.mpi.mpi_child", *grids)
+@pytest.mark.parametrize(("mpi", "grids"), CASES)
+def test_every_variant_solves_the_system_on_every_grid(mpi, grids):
+    done = mpiexec(ranks_of(grids), "-m", "mpi4py", "-m", "tests.mpi.mpi_child", *grids, mpi=mpi)
     assert done.stdout.splitlines() == ["ok"], done.stderr
 
 

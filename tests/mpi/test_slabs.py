@@ -8,7 +8,7 @@ import pytest
 from hdgemm.errors import DoesNotFitError
 from hdgemm.mpi.slabs.plan import Slabs, fitting, slab_bytes
 from hdgemm.mpi.variant import Variant
-from tests.mpi.ranks import GRIDS, MPIEXEC, mpiexec, ranks_of
+from tests.mpi.ranks import CASES, MPIEXEC, mpiexec, ranks_of
 
 parallel = pytest.mark.skipif(
     MPIEXEC is None or importlib.util.find_spec("mpi4py") is None,
@@ -17,11 +17,18 @@ parallel = pytest.mark.skipif(
 
 
 @parallel
-@pytest.mark.parametrize("grids", GRIDS, ids=" ".join)
-def test_slabs_on_every_grid(tmp_path, grids):
+@pytest.mark.parametrize(("mpi", "grids"), CASES)
+def test_slabs_on_every_grid(tmp_path, mpi, grids):
     """Factors, solutions, interruptions and errors; the same bits after an interruption."""
     done = mpiexec(
-        ranks_of(grids), "-m", "mpi4py", "-m", "tests.mpi.slabs_child", str(tmp_path), *grids
+        ranks_of(grids),
+        "-m",
+        "mpi4py",
+        "-m",
+        "tests.mpi.slabs_child",
+        str(tmp_path),
+        *grids,
+        mpi=mpi,
     )
     assert done.stdout.splitlines() == ["ok"], done.stderr
 

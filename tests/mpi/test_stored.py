@@ -16,7 +16,7 @@ from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.mpi.communicator import Communicator
 from hdgemm.mpi.strips import Strips
 from hdgemm.options import Options
-from tests.mpi.ranks import GRIDS, MPIEXEC, mpiexec, ranks_of
+from tests.mpi.ranks import CASES, MPIEXEC, mpiexec, ranks_of
 
 parallel = pytest.mark.skipif(
     MPIEXEC is None or importlib.util.find_spec("mpi4py") is None,
@@ -26,10 +26,17 @@ ALONE = {"comm": Communicator()}
 
 
 @parallel
-@pytest.mark.parametrize("grids", GRIDS, ids=" ".join)
-def test_solutions_and_factors_on_every_grid(tmp_path, grids):
+@pytest.mark.parametrize(("mpi", "grids"), CASES)
+def test_solutions_and_factors_on_every_grid(tmp_path, mpi, grids):
     done = mpiexec(
-        ranks_of(grids), "-m", "mpi4py", "-m", "tests.mpi.stored_child", str(tmp_path), *grids
+        ranks_of(grids),
+        "-m",
+        "mpi4py",
+        "-m",
+        "tests.mpi.stored_child",
+        str(tmp_path),
+        *grids,
+        mpi=mpi,
     )
     assert done.stdout.splitlines() == ["ok"], done.stderr
 
@@ -187,6 +194,8 @@ def test_other_wrong_arguments_are_refused(tmp_path):
         (lambda: mpi.lu_factor(a, out=tmp_path / "x.zarr", **ALONE), "cannot hold factors"),
         (lambda: mpi.solve(a, a, out=tmp_path / "x.h5:/x", **ALONE), "two colons .*x.h5::/x"),
         (lambda: mpi.solve(a, a, refine="float16", **ALONE), "refine must be"),
+        (lambda: mpi.solve(a, a, pivoting="full", **ALONE), "pivoting must be"),
+        (lambda: mpi.solve(a, a, assume_a="pos", pivoting="tournament", **ALONE), "no pivots"),
         (lambda: mpi.solve(a, a, out="s3://bucket/x.zarr", **ALONE), "object store"),
         (lambda: mpi.lu_solve((a, [0, 1, 2, 2]), a, **ALONE), r"piv\[3\] is 2"),
         (lambda: mpi.lu_solve(a, a, **ALONE), "lu_and_piv must be the pair"),

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class SlabCall(NamedTuple):
-    """What identifies a run: its function, A, the place of the factors, grid and block size."""
+    """What identifies a run: its function, A, the place of the factors, grid, blocks, pivoting."""
 
     routine: str
     a: StoredMatrix
@@ -54,6 +54,7 @@ class SlabCall(NamedTuple):
     dtype: np.dtype[Any]
     grid: tuple[int, int]
     nb: int
+    pivoting: str = "partial"
     restart: bool = False
 
 
@@ -78,7 +79,7 @@ class SlabCheckpoint(Checkpoint):
 
     def __init__(self, call: SlabCall) -> None:
         place = ResultPlace.aside(call.place, call.a.shape, call.dtype, "F")
-        arguments = {"grid": list(call.grid), "nb": call.nb}
+        arguments = {"grid": list(call.grid), "nb": call.nb, "pivoting": call.pivoting}
         identity = Identity.of(f"mpi.{call.routine}", arguments, {"A": call.a.operand}, place)
         super().__init__(identity, place, checkpoint=True, restart=call.restart)
         if self.earlier is not None and not _is_plan(self.earlier.plan):

@@ -17,7 +17,7 @@ from hdgemm.fortran import gemm, trsm
 from hdgemm.mpi.distribution import Axis
 from hdgemm.mpi.elimination import Elimination
 from hdgemm.mpi.operands import Loader
-from hdgemm.mpi.panel import Panel
+from hdgemm.mpi.panel import Panel, factor_panel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.mpi.elimination import PanelFactorisation
     from hdgemm.mpi.part import Part
     from hdgemm.mpi.timeline import PhaseRecorder
     from hdgemm.mpi.variant import Variant
@@ -120,8 +121,9 @@ class SlabElimination(Elimination):
         recorder: PhaseRecorder,
         span: tuple[int, int],
         stored: StoredFactors,
+        factor: PanelFactorisation = factor_panel,
     ) -> None:
-        super().__init__(variant, part, window, recorder, span=span)
+        super().__init__(variant, part, window, recorder, span=span, factor=factor)
         self._stored = stored
 
     def _factored(self, number: int, block: tuple[int, int]) -> Panel:

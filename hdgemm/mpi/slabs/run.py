@@ -23,6 +23,7 @@ from hdgemm.mpi.operands import Loader
 from hdgemm.mpi.part import Part
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.results import new_target
+from hdgemm.mpi.run import PIVOTINGS
 from hdgemm.mpi.slabs.checkpoint import DurableFactors, SlabCall
 from hdgemm.mpi.slabs.elimination import (
     SlabElimination,
@@ -129,7 +130,9 @@ class SlabRun:
     ) -> SlabElimination:
         run = self.opened.run
         with run.window() as window:
-            elimination = SlabElimination(run.variant, part, window, run.recorder, span, stored)
+            elimination = SlabElimination(
+                run.variant, part, window, run.recorder, span, stored, PIVOTINGS[run.pivoting]
+            )
             elimination.run()
         return elimination
 
@@ -261,7 +264,7 @@ def stored_operand(matrix: StoredMatrix | BlockCyclicArray) -> StoredMatrix:
 def _call(opened: Opened, place: Location, *, restart: bool) -> SlabCall:
     run = opened.run
     a, variant = stored_operand(opened.a), run.variant
-    return SlabCall(run.kind, a, place, run.dtype, variant.grid, variant.nb, restart)
+    return SlabCall(run.kind, a, place, run.dtype, variant.grid, variant.nb, run.pivoting, restart)
 
 
 def _refuse_zero(factors: DurableFactors, zero: int) -> None:
