@@ -105,10 +105,11 @@ class Communicator:
         sent: NDArray[Any],
         counts: Sequence[int],  # noqa: ARG002
         arriving: Sequence[int],  # noqa: ARG002
+        out: NDArray[Any] | None = None,  # noqa: ARG002
     ) -> NDArray[Any]:
         """Send to each process so many elements of an array; return those that all send here.
 
-        Both are one after the other, by rank.
+        Both are one after the other, by rank; the latter in `out`, where it is given.
         """
         return sent
 
@@ -213,10 +214,14 @@ class Mpi(Communicator):
         return np.split(found, np.cumsum(sizes)[:-1])
 
     def exchange(
-        self, sent: NDArray[Any], counts: Sequence[int], arriving: Sequence[int]
+        self,
+        sent: NDArray[Any],
+        counts: Sequence[int],
+        arriving: Sequence[int],
+        out: NDArray[Any] | None = None,
     ) -> NDArray[Any]:
         """Exchange parts of arrays (MPI_Alltoallv)."""
-        found = np.empty(sum(arriving), sent.dtype)
+        found = np.empty(sum(arriving), sent.dtype) if out is None else out
         buffers = [
             [array.view(np.uint8), [size * sent.itemsize for size in sizes]]
             for array, sizes in ((sent, counts), (found, arriving))

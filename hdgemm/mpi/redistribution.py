@@ -25,6 +25,24 @@ if TYPE_CHECKING:
     from hdgemm.mpi.part import Part
     from hdgemm.mpi.strips import Strips
 
+
+class _Messages:
+    """Memory of the messages that one rank sends and receives, used again in each turn.
+
+    First touches of new memory would take longer than the copies.
+    """
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._dtype = dtype
+        self._memory = {"sent": np.empty(0, dtype), "found": np.empty(0, dtype)}
+
+    def get(self, name: str, size: int) -> NDArray[Any]:
+        """Return so many elements, whose content is undefined."""
+        if self._memory[name].size < size:
+            self._memory[name] = np.empty(size, self._dtype)
+        return self._memory[name][:size]
+
+
 _NOTHING: Final = Rectangle(0, 0, 0, 0)
 #: Strips, and buffers of messages, that a rank holds at a time: the strip that is redistributed,
 #: the next or last one, and what is sent and received of the first.
@@ -93,6 +111,7 @@ def scatter(
     """
     with ThreadPoolExecutor(1, "hdgemm-read") as reader:
         memory = [np.empty(strips.elements, place.part.a.dtype) for _ in range(2)]
+        messages = _Messages(place.part.a.dtype)
 
         def begin(turn: int, strip: Rectangle) -> Any:
             array = memory[turn % 2][: strip.rows * strip.cols].reshape(strip.rows, strip.cols)
@@ -106,7 +125,7 @@ def scatter(
                 reading.result()
             if turn + 1 < len(turns):
                 begun.append(begin(turn + 1, turns[turn + 1][rank]))
-            _deal(place, now, array)
+            _deal(place, now, array, messages)
 
 
 def gather(
@@ -119,11 +138,12 @@ def gather(
     """
     with ThreadPoolExecutor(1, "hdgemm-write") as writer:
         memory = [np.empty(strips.elements, place.part.a.dtype) for _ in range(2)]
+        messages = _Messages(place.part.a.dtype)
         rank, writing = place.part.grid.rank, None
         for turn, now in enumerate(_turns(strips, place.part.grid.size)):
             strip = now[rank]
             array = memory[turn % 2][: strip.rows * strip.cols].reshape(strip.rows, strip.cols)
-            _collect(place, now, array)
+            _collect(place, now, array, messages)
             if writing is not None:
                 writing.result()
             writing = writer.submit(write, strip, array) if array.size else None
@@ -136,41 +156,57 @@ def _turns(strips: Strips, ranks: int) -> Iterator[list[Rectangle]]:
         yield found + [_NOTHING] * (ranks - len(found))
 
 
-def _deal(place: Place, strips: Sequence[Rectangle], array: NDArray[Any]) -> None:
+def _deal(
+    place: Place, strips: Sequence[Rectangle], array: NDArray[Any], messages: _Messages
+) -> None:
     """Send the elements of this rank's strip, and store all that arrive."""
     grid = place.part.grid
     if grid.size == 1:
         copy_rows(place.local(strips[0]), array)
         return
-    own = strips[grid.rank]
+    rank, own = grid.rank, strips[grid.rank]
     cuts = [_cuts(place, own, process) for process in place.processes()]
-    sent = np.empty(array.size, array.dtype)
-    counts = [_copy(array, sent[at:], cut) for at, cut in _placed(cuts)]
+    counts = [0 if process == rank else _size(cut) for process, cut in enumerate(cuts)]
+    sent = messages.get("sent", sum(counts))
+    for part, cut in _parts(sent, counts, cuts):
+        _copy(array, part, cut)
     targets = [place.local(strip) for strip in strips]
-    found = grid.exchange(sent, counts, [target.size for target in targets])
-    at = 0
-    for target in targets:
-        copy_rows(target, found[at : at + target.size].reshape(target.shape))
-        at += target.size
+    sizes = [0 if process == rank else each.size for process, each in enumerate(targets)]
+    found = messages.get("found", sum(sizes))
+    grid.exchange(sent, counts, sizes, found)
+    _copy(array, targets[rank], cuts[rank])
+    for target, part in zip(targets, _split(found, sizes), strict=True):
+        if part.size:
+            copy_rows(target, part.reshape(target.shape))
 
 
-def _collect(place: Place, strips: Sequence[Rectangle], array: NDArray[Any]) -> None:
+def _collect(
+    place: Place, strips: Sequence[Rectangle], array: NDArray[Any], messages: _Messages
+) -> None:
     """Send this rank's elements of all strips, and fill in its own strip."""
     grid = place.part.grid
     if grid.size == 1:
         np.copyto(array, place.local(strips[0]))
         return
-    locals_ = [place.local(strip) for strip in strips]
-    sent = np.empty(sum(each.size for each in locals_), array.dtype)
-    at = 0
-    for each in locals_:
-        np.copyto(sent[at : at + each.size].reshape(each.shape), each)
-        at += each.size
-    cuts = [_cuts(place, strips[grid.rank], process) for process in place.processes()]
-    counts = [_size(cut) for cut in cuts]
-    found = grid.exchange(sent, [each.size for each in locals_], counts)
-    for start, cut in _placed(cuts):
-        _copy(array, found[start:], cut, back=True)
+    rank = grid.rank
+    sources = [place.local(strip) for strip in strips]
+    sizes = [0 if process == rank else each.size for process, each in enumerate(sources)]
+    sent = messages.get("sent", sum(sizes))
+    for source, part in zip(sources, _split(sent, sizes), strict=True):
+        if part.size:
+            np.copyto(part.reshape(source.shape), source)
+    cuts = [_cuts(place, strips[rank], process) for process in place.processes()]
+    counts = [0 if process == rank else _size(cut) for process, cut in enumerate(cuts)]
+    found = messages.get("found", sum(counts))
+    grid.exchange(sent, sizes, counts, found)
+    _copy(array, sources[rank], cuts[rank], back=True)
+    for part, cut in _parts(found, counts, cuts):
+        _copy(array, part, cut, back=True)
+
+
+def _split(message: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
+    """Return the elements of each process, which lie one after the other."""
+    return np.split(message, np.cumsum(sizes)[:-1])
 
 
 #: Rows and columns of a strip that one rank holds, as slices of the strip.
@@ -191,21 +227,18 @@ def _size(cut: _Cut) -> int:
     return rows * cols
 
 
-def _placed(cuts: Sequence[_Cut]) -> Iterator[tuple[int, _Cut]]:
-    """Yield where the elements of each process begin in a message, and its parts."""
-    at = 0
-    for cut in cuts:
-        yield at, cut
-        at += _size(cut)
+def _parts(
+    message: NDArray[Any], counts: Sequence[int], cuts: Sequence[_Cut]
+) -> Iterator[tuple[NDArray[Any], _Cut]]:
+    """Yield the elements of each other process as a matrix, and its parts of a strip."""
+    for part, count, cut in zip(_split(message, counts), counts, cuts, strict=True):
+        if count:
+            yield part.reshape(sum(each.stop - each.start for each in cut[0]), -1), cut
 
 
-def _copy(array: NDArray[Any], message: NDArray[Any], cut: _Cut, *, back: bool = False) -> int:
-    """Copy the parts of a strip to the beginning of a message, or back; return their elements."""
-    size = _size(cut)
-    if not size:
-        return 0
+def _copy(array: NDArray[Any], packed: NDArray[Any], cut: _Cut, *, back: bool = False) -> None:
+    """Copy the parts of a strip to a matrix of them alone, or back."""
     rows, cols = cut
-    packed = message[:size].reshape(sum(part.stop - part.start for part in rows), -1)
     top = 0
     for row in rows:
         high, left = row.stop - row.start, 0
@@ -218,4 +251,3 @@ def _copy(array: NDArray[Any], message: NDArray[Any], cut: _Cut, *, back: bool =
                 piece[:] = array[row, col]
             left += wide
         top += high
-    return size

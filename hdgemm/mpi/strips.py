@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     Triangle: TypeAlias = Literal["lower", "upper"] | None
 
-#: Bytes of a strip.
-STRIP_BYTES: Final = 64 << 20
+#: Bytes of a strip: two ranks read and deal 512 MB in 0.42 s, with 64 MiB in 0.54 s, since copies
+#: find more of a strip in the caches, and less is read before the first one is dealt.
+STRIP_BYTES: Final = 16 << 20
 
 
 class Rectangle(NamedTuple):
