@@ -64,7 +64,8 @@ def interrupted(group, method, at, call):
         setattr(DurableFactors, method, original)
 
 
-def check(group, grid, dtype, n, nb, width, columns, order):
+def check(group, grid, dtype, nb, width, columns, order):
+    n = 3 * width + 3
     a, b = stored_pair(group, folder, dtype, n, columns, order)
     how = {"comm": group, "grid": grid, "nb": nb}
     small = how | {"options": limited(n, nb, grid, width, dtype)}
@@ -122,7 +123,7 @@ def check_interruptions(group, name, small, bits):
 
 def check_errors(group, grid):
     """NaN is named by its place in A; a singular matrix leaves nothing; A may be too large."""
-    n, nb, width = 40, 4, 8
+    n, nb, width = 40, 4, max(8, 4 * grid[1])
     small = {"comm": group, "grid": grid, "nb": nb, "options": limited(n, nb, grid, width, "f8")}
     a = np.random.default_rng(7).standard_normal((n, n))
     a[:, 21] = a[:, 20]
@@ -159,8 +160,8 @@ for p, q in [tuple(map(int, grid.split("x"))) for grid in sys.argv[2:]]:
     group = everyone.split(int(everyone.rank < p * q), everyone.rank)
     if everyone.rank < p * q:
         if p * q == 4 or p > 1:
-            check(group, (p, q), "float64", 43, 5, 10 * q if q == 1 else 5 * q, 3, "C")
+            check(group, (p, q), "float64", 5, 10 if q == 1 else 5 * q, 3, "C")
         if p * q == 4 or p == 1:
-            check(group, (p, q), "complex64", 32, 4, 8 * q, 0, "F")
+            check(group, (p, q), "complex64", 4, 8 if q == 1 else 4 * q, 0, "F")
         check_errors(group, (p, q))
 finish(everyone)
