@@ -54,6 +54,12 @@ class Communicator:
         """Return the group of the processes that give the same color, ranked by key."""
         return self
 
+    def free(self) -> None:
+        """Free a group that `split` returned, and the groups that were split from it.
+
+        All of its processes call this. MPI libraries have some thousand groups at a time.
+        """
+
     def broadcast(self, array: NDArray[Any], root: int) -> None:
         """Copy the root's array into everyone's."""
 
@@ -150,6 +156,7 @@ class Mpi(Communicator):
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
+        self._groups: list[Mpi] = []
         self.rank: int = comm.rank
         self.size: int = comm.size
 
@@ -162,7 +169,15 @@ class Mpi(Communicator):
 
     def split(self, color: int, key: int) -> Mpi:
         """Split the communicator (MPI_Comm_split)."""
-        return Mpi(self._comm.Split(color, key))
+        group = Mpi(self._comm.Split(color, key))
+        self._groups.append(group)
+        return group
+
+    def free(self) -> None:
+        """Free the communicator and all that were split from it (MPI_Comm_free)."""
+        while self._groups:
+            self._groups.pop().free()
+        self._comm.Free()
 
     def broadcast(self, array: NDArray[Any], root: int) -> None:
         """Broadcast in place (MPI_Bcast)."""

@@ -372,17 +372,18 @@ def started(request: Request, call: MpiCall) -> Iterator[Opened | None]:
         active = world.split(int(inside), world.rank)
         if not inside:
             yield None
-            return
-        threads = threads_of(options, active)
-        with together(active):
-            devices = stack.enter_context(open_devices(options, threads))
-        # Each thread calls BLAS for itself.
-        stack.enter_context(threadpool_limits(1, user_api="blas"))
-        stack.enter_context(ending_all(active))
-        how = request.check_finite, request.pivoting
-        run = Run(request.kind, active, variant, dtype, columns, devices, *how)
-        unchanged_yet = partial(_check_unchanged, active, watched)
-        yield Opened(run, a, b, vector, unchanged_yet, slabs, limit)
+        else:
+            threads = threads_of(options, active)
+            with together(active):
+                devices = stack.enter_context(open_devices(options, threads))
+            # Each thread calls BLAS for itself.
+            stack.enter_context(threadpool_limits(1, user_api="blas"))
+            stack.enter_context(ending_all(active))
+            how = request.check_finite, request.pivoting
+            run = Run(request.kind, active, variant, dtype, columns, devices, *how)
+            unchanged_yet = partial(_check_unchanged, active, watched)
+            yield Opened(run, a, b, vector, unchanged_yet, slabs, limit)
+    active.free()  # not after an error, which others may not have had yet
 
 
 def _slabs(

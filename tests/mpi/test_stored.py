@@ -442,3 +442,20 @@ def test_factors_go_to_column_major_files_only(tmp_path):
     with pytest.raises(InputError, match="order 'F'"):
         mpi.lu_factor(np.eye(3), out=f"{tmp_path}/LU.bin::3x3:float64", **ALONE)
     assert not list(tmp_path.iterdir())
+
+
+MANY = """
+import numpy as np
+from hdgemm import mpi
+
+a = np.eye(4)
+for _ in range(700):
+    sign, logarithm = mpi.slogdet(a, nb=2)
+print(sign, logarithm)
+"""
+
+
+@pytest.mark.campaign
+def test_a_program_makes_more_calls_than_mpi_has_communicators(tmp_path):
+    done = mpiexec(2, "-m", "mpi4py", "-c", MANY, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["1.0 0.0"] * 2, done.stderr

@@ -167,8 +167,21 @@ def linpack(
     p, q = settings.grid
     inside = world.rank < p * q
     active = world.split(int(inside), world.rank)
-    if not inside:
-        return None
+    result = _run(settings, active, devices, options, progress, mixed=mixed) if inside else None
+    active.free()
+    return result
+
+
+def _run(
+    settings: Settings,
+    active: Communicator,
+    devices: Devices | None,
+    options: Options | None,
+    progress: Callable[[float], None] | None,
+    *,
+    mixed: bool,
+) -> Result:
+    """Run on the processes of the grid, with the caller's devices or those of the options."""
     if devices is not None:
         return _measure(settings, active, devices, progress, mixed=mixed)
     if options is None:
