@@ -112,7 +112,9 @@ def test_panels_are_hidden_beneath_updates(monkeypatch):
             has_panel.set()
         return found
 
-    monkeypatch.setattr(elimination, "factor_panel", panel)
+    init = elimination.Elimination.__init__
+    defaults = [panel if each is factor_panel else each for each in init.__defaults__]
+    monkeypatch.setattr(init, "__defaults__", tuple(defaults))
     system = System(Settings(48, 16), Communicator())
     window = Devices([update], host=False).window(system.recorder)
     try:
