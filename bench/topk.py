@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MEMORY: Final = "300MB"
-#: Part of the columns that may differ: neighbours whose products round to another order.
+#: Fraction of the columns that may differ: rounding may swap products that are nearly equal.
 _DIFFERENT: Final = 1e-3
 
 

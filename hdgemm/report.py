@@ -237,14 +237,14 @@ def build_report(
     A stage that is missing in `planned_bytes` was to move none.
     """
     stages = stage_reports(timeline, planned_bytes)
-    flops = sum([stage.flops for stage in stages.values()])
+    flops = sum(stage.flops for stage in stages.values())
     return Report(
         seconds=timeline.seconds,
         gflops=flops / timeline.seconds / 1e9 if timeline.seconds > 0 else 0.0,
         stages=stages,
         peak_memory_bytes=peak_memory_bytes,
         plan=Plans(plans).summary(),
-        devices=tuple([plan.device.name for plan in plans]),
+        devices=tuple(plan.device.name for plan in plans),
         versions=dict(versions()),
         timeline=timeline,
         resumption=resumption,

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from hdgemm.mpi.report import Report
     from hdgemm.routines.description import Routine
 
-#: Options without an effect over MPI.
-_ALONE: Final = ("in_place", "tile", "checkpoint", "trace", "gantt")
-#: An option that some of the functions have.
-_RESTART: Final = "restart"
+#: Options without an effect over MPI, where the function has no argument of the name.
+_ALONE: Final = ("in_place", "tile", "checkpoint", "restart", "trace", "gantt")
 
 
 def run_over_mpi(routine: Routine, parameters: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -76,8 +74,8 @@ def _arguments(
     accepted: Mapping[str, object],
 ) -> dict[str, Any]:
     """Return the keywords of the function; `InputError` for options without an effect."""
-    for name in (*_ALONE, *(() if _RESTART in accepted else (_RESTART,))):
-        if given.get(name):
+    for name in _ALONE:
+        if name not in accepted and given.get(name):
             raise InputError(f"--{name.replace('_', '-')} does not go with --mpi")
     for name, value in parameters.items():
         if name not in accepted and value != routine.defaults.get(name):
@@ -97,8 +95,8 @@ def _arguments(
     )
     own = {name: value for name, value in parameters.items() if name in accepted}
     shared = {"out": given["out"], "options": options, "grid": given["grid"], "nb": given["nb"]}
-    if _RESTART in accepted:
-        shared[_RESTART] = bool(given.get(_RESTART))
+    if "restart" in accepted:
+        shared["restart"] = bool(given.get("restart"))
     return own | shared
 
 

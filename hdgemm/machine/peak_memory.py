@@ -27,7 +27,7 @@ def resident_bytes() -> int:
         if not _STATUS.exists():
             return int(psutil.Process().memory_info().rss)
         lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
-        return sum([int(line.split()[1]) * 1024 for line in lines if line.startswith(_COUNTED)])
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_COUNTED))
     except (OSError, ValueError, psutil.Error):
         return 0
 

@@ -51,8 +51,11 @@ def file_state(home: Path) -> FileState:
     if not home.is_dir():
         return _joined([status])
     files = [place / name for place, names in walk(home) for name in names]
-    found = _joined([path.stat() for path in files])
-    return found._replace(identity=(status.st_dev, status.st_ino))
+    return _joined([path.stat() for path in files])._replace(identity=_identity(status))
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _joined(states: Sequence[os.stat_result]) -> FileState:
@@ -62,7 +65,7 @@ def _joined(states: Sequence[os.stat_result]) -> FileState:
     for state in states:
         size += state.st_size
         modified, changed = max(modified, state.st_mtime_ns), max(changed, state.st_ctime_ns)
-        identity += (state.st_dev, state.st_ino)
+        identity += _identity(state)
         kinds.append((state.st_nlink, state.st_mode, state.st_uid, state.st_gid))
     attributes = tuple(map(sum, zip(*kinds, strict=True)))
     return FileState(size, modified, tuple(identity), changed, attributes)
@@ -140,24 +143,17 @@ def _whereabouts(file: BlockFile | None, opened: tuple[int, int]) -> str:
 def _named(path: Path) -> tuple[int, int] | None:
     """Return the identity of the file that a name leads to; None without one."""
     try:
-        status = path.stat()
+        return _identity(path.stat())
     except OSError:
         return None
-    return status.st_dev, status.st_ino
 
 
 def _state(matrix: Matrix) -> FileState | None:
     if isinstance(matrix, FileMatrix):
         # The run reads the file that it opened; another file may have its name by now.
-        state = matrix.file.status()
-        named = int(_named(matrix.path) == matrix.file.identity)
-        return FileState(
-            state.st_size,
-            state.st_mtime_ns,
-            matrix.file.identity,
-            state.st_ctime_ns,
-            (state.st_nlink, state.st_mode, state.st_uid, state.st_gid, named),
-        )
+        state = _joined([matrix.file.status()])
+        named = _named(matrix.path) == matrix.file.identity
+        return state._replace(attributes=(*state.attributes, int(named)))
     place = matrix.opened_from[0] if matrix.opened_from is not None else None
     if isinstance(place, Location) and place.url:
         return FileState(*objects_state(place), (hash(place),))

@@ -159,16 +159,13 @@ class SlotMemory:
         self._taken: list[tuple[Kind, Buffer]] = []
         self.dtype = np.dtype(plan.problem.dtype)
         self._unified = plan.device.unified
-        problem, self._trans, self._files = plan.problem, {}, {}
-        for operand, spec, matrix in zip(
-            OPERANDS,
-            (problem.a, problem.b, problem.c),
-            (operands.a, operands.b, operands.c),
-            strict=True,
-        ):
-            self._trans[operand] = spec.trans
-            if spec.place == "file":
-                self._files[operand] = matrix
+        specs = {operand: plan.problem.spec(operand) for operand in OPERANDS}
+        self._trans = {operand: spec.trans for operand, spec in specs.items()}
+        self._files = {
+            operand: operands.matrix(operand)
+            for operand, spec in specs.items()
+            if spec.place == "file"
+        }
         try:
             self._cache.retain(plan)
             self._slots: dict[str, list[Any]] = {

@@ -53,8 +53,7 @@ class StageCounters:
                 self._block(need)
             if (unfinished := self._unfinished.get(need)) is not None:
                 found.append(unfinished[0])
-        if self._stopped:
-            raise Stopped
+        self.check()
         return found
 
     def check(self) -> None:

@@ -60,10 +60,9 @@ def _check_problem(plan: Plan) -> None:
 def _check_counts(plan: Plan) -> None:
     for name in ("a_slots", "b_slots", "c_slots", "up", "down"):
         slots = getattr(plan, name)
-        count, nbytes = slots.count, slots.nbytes
-        if not (0 <= count <= _MOST_SLOTS and nbytes >= 0 and count * nbytes < _MOST):
+        if not (0 <= slots.count <= _MOST_SLOTS and 0 <= slots.total < _MOST and slots.nbytes >= 0):
             raise PlanError(
-                f"{name} are {count} of {nbytes} bytes: there can be 0 to {_MOST_SLOTS}"
+                f"{name} are {slots.count} of {slots.nbytes} bytes: there can be 0 to {_MOST_SLOTS}"
                 " of less than 2^63 bytes together"
             )
 

@@ -52,7 +52,7 @@ class Cut:
 
     def __init__(self, extent: int, size: int) -> None:
         self.extent, self.size = extent, size
-        self.count = -(-extent // size) if size > 0 else 0
+        self.count = ceil_div(extent, size) if size > 0 else 0
 
     def span(self, place: int) -> Span:
         """Return one piece."""
@@ -206,7 +206,7 @@ class Units(Sequence[WorkUnit]):
 def runs_between(skipped: Runs, count: int) -> Runs:
     """Return the runs of the numbers below `count` that are in none of the skipped runs."""
     edges = ((0, 0), *skipped, (count, count))
-    return tuple([(left[1], right[0]) for left, right in pairwise(edges) if left[1] < right[0]])
+    return tuple((left[1], right[0]) for left, right in pairwise(edges) if left[1] < right[0])
 
 
 def runs_of(numbers: Iterable[int]) -> Runs:

@@ -320,7 +320,7 @@ def check_product(
     array. `wanted` and `whole` are `dtype` and `whole` of `Product.of`.
     """
     m, n, _ = check_shapes(a.shape, b.shape)
-    stored = tuple([x.matrix.dtype for x in (a, b, c) if x is not None])
+    stored = tuple(x.matrix.dtype for x in (a, b, c) if x is not None)
     whole = whole and c is None and not isinstance(alpha, complex) and alpha == 1
     computed, c_dtype = product_dtypes(stored, wanted, whole=whole)
     dtype = computed if wanted is None or c_dtype.kind == "i" else c_dtype

@@ -181,7 +181,7 @@ def _run(
     *,
     mixed: bool,
 ) -> Result:
-    """Run on the processes of the grid, with the caller's devices or those of the options."""
+    """Run on the processes of the grid, with the caller's devices or the devices of the options."""
     if devices is not None:
         return _measure(settings, active, devices, progress, mixed=mixed)
     if options is None:
