@@ -25,8 +25,7 @@ import numpy as np
 from bench.harness import ROOT, data_folder, drop_cached, environment, save, spread
 from bench.lossy_cluster import LossyCluster
 from hdgemm.blas.products import multiply
-from hdgemm.cluster import blocks
-from hdgemm.cluster import multiply as multiply_on_cluster
+from hdgemm.cluster import blocks, multiply as multiply_on_cluster
 from hdgemm.cluster.connection import local_cluster
 from hdgemm.cluster.virtual_time import VirtualWorker
 from hdgemm.matrices.random import random_matrix

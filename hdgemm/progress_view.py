@@ -94,8 +94,7 @@ class LiveBar(ProgressView):
     """A bar that is redrawn in place."""
 
     def __init__(self, label: str, console: Console) -> None:
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as RichProgress
+        from rich.progress import BarColumn, Progress as RichProgress, TextColumn
 
         self._bar = RichProgress(
             TextColumn("{task.description}", markup=False),

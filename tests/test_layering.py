@@ -122,6 +122,33 @@ def test_the_service_does_not_know_the_command_line(edges):
     assert not any(target.startswith("hdgemm.cli") for target in service)
 
 
+def references(path):
+    """Every module that this one imports, or names in a string such as "hdgemm.linalg.lu:lu"."""
+    found = imports(path)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value.partition(":")[0])
+    return found
+
+
+def test_internal_modules_start_with_an_underscore():
+    # A module that only its own package uses is internal; the benchmarks are users like any other.
+    bench = sorted((ROOT / "bench").rglob("*.py"))
+    users = {name_of(path): references(path) for path in [*MODULES, *bench]}
+    users["hdgemm"] = references(PACKAGE / "__init__.py")
+    wrong = []
+    for path in MODULES:
+        name = name_of(path)
+        package, _, own = name.rpartition(".")
+        if path.stem.startswith("__") or package.split(".")[1:2] in ([], ["cli"], ["server"]):
+            continue
+        found = {user for user, names in users.items() if name in names}
+        inside = all(user == package or user.startswith(f"{package}.") for user in found)
+        if inside != own.startswith("_"):
+            wrong.append(f"{name} is used by {sorted(found)}")
+    assert not wrong, "\n".join(wrong)
+
+
 def circles(graph):
     """Return the sets of modules that import each other, by Tarjan's algorithm."""
     index, low, stack, found = {}, {}, [], []

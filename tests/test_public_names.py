@@ -9,7 +9,7 @@ import pytest
 import scipy.linalg
 
 import hdgemm
-from hdgemm.linalg.absent import ADVICE
+from hdgemm.linalg._absent import ADVICE
 
 HEAVY = ("numpy", "scipy", "psutil", "threadpoolctl", "h5py", "zarr", "pyopencl", "cupy",
          "rich.console", "pydantic")  # fmt: skip

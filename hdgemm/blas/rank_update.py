@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.blas._triangle_update import TriangleUpdate
 from hdgemm.blas.blockwise import opened_result, opened_session, product_summary
 from hdgemm.blas.products import result_place
-from hdgemm.blas.triangle_update import TriangleUpdate
 from hdgemm.call.input_checks import check_reread
 from hdgemm.call.keywords import Call, ReportKeywords, public_call
 from hdgemm.call.plans import JointPlan

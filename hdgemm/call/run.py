@@ -37,7 +37,7 @@ class OpenRun(NamedTuple):
 def open_run(run: Call | OpenRun) -> Iterator[OpenRun]:
     """Hold a session for one factorisation or solve, without slots that products have left.
 
-    Devices that the options name update slabs (`hdgemm.linalg.slabs.resident`) and factor arrays
+    Devices that the options name update slabs (`hdgemm.linalg.slabs._resident`) and factor arrays
     (`hdgemm.linalg.devices.run`); all else runs on the host.
     """
     with session_for(run.session, run.options) as (opened, chosen), opened.running(chosen):

@@ -46,8 +46,7 @@ def command(
     if compare is not None:
         from dataclasses import asdict
 
-        from hdgemm.profiling.compare import compare as compare_reports
-        from hdgemm.profiling.compare import load_report
+        from hdgemm.profiling.compare import compare as compare_reports, load_report
 
         compared = compare_reports(*map(load_report, compare))
         if as_json:

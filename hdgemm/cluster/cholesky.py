@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.call.keywords import Call, ClusterKeywords, public_call
 from hdgemm.call.operands import check_square
+from hdgemm.cluster._checkpoint import open_factor
+from hdgemm.cluster._coordinator import Coordinator
+from hdgemm.cluster._panel_job import PanelJob
+from hdgemm.cluster._product import check_client, of_blocks, parse_bandwidth, quantum_of
+from hdgemm.cluster._report import ClusterProgress, merged_report
+from hdgemm.cluster._verification import verify_factor
 from hdgemm.cluster.blocks import BlockPool, Costs
-from hdgemm.cluster.checkpoint import open_factor
 from hdgemm.cluster.connection import TOPIC_PREFIX
-from hdgemm.cluster.coordinator import Coordinator
-from hdgemm.cluster.panel_job import PanelJob
-from hdgemm.cluster.product import check_client, of_blocks, parse_bandwidth, quantum_of
 from hdgemm.cluster.references import Reference
-from hdgemm.cluster.report import ClusterProgress, merged_report
-from hdgemm.cluster.verification import verify_factor
 from hdgemm.errors import InputError
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.location import parse_location
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from hdgemm.cluster.checkpoint import ClusterCheckpoint
+    from hdgemm.cluster._checkpoint import ClusterCheckpoint
     from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
     from hdgemm.progress import Watch

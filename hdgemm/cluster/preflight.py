@@ -5,18 +5,18 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.cluster.blocks import Costs
-from hdgemm.cluster.cluster_plan import ClusterPlan, plan_cluster
-from hdgemm.cluster.job import Extents
-from hdgemm.cluster.product import (
+from hdgemm.cluster._cluster_plan import ClusterPlan, plan_cluster
+from hdgemm.cluster._job import Extents
+from hdgemm.cluster._product import (
     check_client,
     costs_of,
     make_job,
     parse_bandwidth,
     quantum_of,
 )
+from hdgemm.cluster._workers import ask
+from hdgemm.cluster.blocks import Costs
 from hdgemm.cluster.virtual_time import VirtualWorker
-from hdgemm.cluster.workers import ask
 from hdgemm.errors import InputError
 from hdgemm.matrices.conversion import computed_in
 from hdgemm.matrices.layout import check_read
@@ -28,7 +28,7 @@ from hdgemm.run.session import check_options
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hdgemm.cluster.job import WorkerInfo
+    from hdgemm.cluster._job import WorkerInfo
     from hdgemm.options import Options
 
 

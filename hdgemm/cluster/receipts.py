@@ -13,7 +13,7 @@ from hdgemm.report import StageReport
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hdgemm.cluster.block_writer import BlockWriter
+    from hdgemm.cluster._block_writer import BlockWriter
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Timeline
 

@@ -14,10 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.cluster.connection import ClusterError, Scheduler
-from hdgemm.cluster.product import check_client
-from hdgemm.cluster.references import Reference
-from hdgemm.cluster.row_tasks import (
+from hdgemm.cluster._product import check_client
+from hdgemm.cluster._row_tasks import (
     RowJob,
     RowsReference,
     carried,
@@ -25,7 +23,9 @@ from hdgemm.cluster.row_tasks import (
     receipt_of,
     reduce_rows,
 )
-from hdgemm.cluster.workers import own_version
+from hdgemm.cluster._workers import own_version
+from hdgemm.cluster.connection import ClusterError, Scheduler
+from hdgemm.cluster.references import Reference
 from hdgemm.errors import HdgemmError, load_extra
 from hdgemm.linalg.rows.pass_executor import passes_on
 from hdgemm.matrices.base import Converted

@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hdgemm.cluster.job import Extents, Process, WorkerInfo
-from hdgemm.cluster.lease import lease_of
+from hdgemm.cluster._job import Extents, Process, WorkerInfo
+from hdgemm.cluster._lease import lease_of
 from hdgemm.errors import HdgemmError
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.progress import Watch
@@ -27,9 +27,9 @@ from hdgemm.run.session import Session
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hdgemm.cluster.job import Described
-    from hdgemm.cluster.marks import BlockTask
-    from hdgemm.cluster.panel_job import AnyJob
+    from hdgemm.cluster._job import Described
+    from hdgemm.cluster._marks import BlockTask
+    from hdgemm.cluster._panel_job import AnyJob
     from hdgemm.options import Options
 
 #: Part of Dask's memory limit that a run may take where the options name no limit.

@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING, Never
 
 from hdgemm.fortran import SingularMatrixError
-from hdgemm.linalg.absent import sentence as _sentence
+from hdgemm.linalg._absent import sentence as _sentence
+from hdgemm.linalg._qr_multiply import qr_multiply
+from hdgemm.linalg._triangular_factors import lu
 from hdgemm.linalg.cholesky import cho_factor, cholesky
 from hdgemm.linalg.covariance import corrcoef, cov
 from hdgemm.linalg.determinant import det, slogdet
@@ -16,13 +18,15 @@ from hdgemm.linalg.norm import norm
 from hdgemm.linalg.pinv import pinv
 from hdgemm.linalg.preflight import plan
 from hdgemm.linalg.qr import qr
-from hdgemm.linalg.qr_multiply import qr_multiply
 from hdgemm.linalg.ridge import RidgeFit, ridge
 from hdgemm.linalg.solve import solve
-from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors
-from hdgemm.linalg.stored_factors import open as open  # noqa: A004
+from hdgemm.linalg.stored_factors import (
+    CholeskyFactor,
+    LUFactors,
+    QRFactors,
+    open as open,  # noqa: A004
+)
 from hdgemm.linalg.svd import svd, svdvals
-from hdgemm.linalg.triangular_factors import lu
 
 __all__ = [
     "CholeskyFactor",

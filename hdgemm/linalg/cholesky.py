@@ -15,7 +15,7 @@ from hdgemm.call.operands import in_memory, open_square
 from hdgemm.call.prepared import PreparedMatrix
 from hdgemm.call.recorder import Recorder, report_done
 from hdgemm.call.run import folder_of, open_run
-from hdgemm.linalg.checkpoint import Command
+from hdgemm.linalg._checkpoint import Command
 from hdgemm.linalg.devices.run import strategy_of
 from hdgemm.linalg.planning.factors import plan_in_array
 from hdgemm.linalg.planning.slab import Columns

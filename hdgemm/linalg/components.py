@@ -14,7 +14,7 @@ from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
-from hdgemm.linalg.krylov_iteration import KrylovIteration, ValuePlans, largest
+from hdgemm.linalg._krylov_iteration import KrylovIteration, ValuePlans, largest
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
 from hdgemm.linalg.planning.rows import rows_for, triangle_work

@@ -15,8 +15,7 @@ import numpy as np
 from hdgemm.call.operands import open_matrix, open_square
 from hdgemm.errors import InputError
 from hdgemm.linalg.factored_solve import check_pair, check_pivots
-from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors
-from hdgemm.linalg.stored_factors import open as open_factors
+from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors, open as open_factors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

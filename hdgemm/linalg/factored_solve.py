@@ -12,7 +12,7 @@ from hdgemm.call.keywords import Call, DurableKeywords, public_call
 from hdgemm.call.operands import open_square
 from hdgemm.errors import InputError
 from hdgemm.fortran import laswp
-from hdgemm.linalg.checkpoint import Command
+from hdgemm.linalg._checkpoint import Command
 from hdgemm.linalg.solving.columns import ColumnSolver, RightHandSides, prepare_solution
 from hdgemm.linalg.solving.triangles import Triangle
 from hdgemm.linalg.stored_factors import CholeskyFactor, Factorisation, LUFactors, QRFactors

@@ -14,7 +14,7 @@ from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import open_run
 from hdgemm.call.run_sequence import RunSequence
 from hdgemm.errors import InputError
-from hdgemm.linalg.checkpoint import Command
+from hdgemm.linalg._checkpoint import Command
 from hdgemm.linalg.factored_solve import by_lu, check_pair, lu_solve, open_lu, prepare_triangular
 from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.linalg.solving.columns import RightHandSides, SolvedColumns

@@ -16,7 +16,7 @@ from hdgemm.call.operands import absolute, open_matrix
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
-from hdgemm.linalg.minimum_norm import MinimumNorm, refuse_checkpoint
+from hdgemm.linalg._minimum_norm import MinimumNorm, refuse_checkpoint
 from hdgemm.linalg.planning.rows import rows_for, triangle_work
 from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows
 from hdgemm.linalg.rows.row_pass import RowPass

@@ -19,7 +19,7 @@ from hdgemm.call.recorder import Recorder, report_done
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
 from hdgemm.fortran import getrf
-from hdgemm.linalg.checkpoint import Command
+from hdgemm.linalg._checkpoint import Command
 from hdgemm.linalg.devices.run import strategy_of
 from hdgemm.linalg.planning.factors import mirrored, plan_in_array
 from hdgemm.linalg.planning.slab import Columns, SlabPlan

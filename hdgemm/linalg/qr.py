@@ -14,12 +14,12 @@ from hdgemm.call.prepared import Prepared
 from hdgemm.call.recorder import report_done
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
-from hdgemm.linalg.checkpoint import Command
+from hdgemm.linalg._checkpoint import Command
+from hdgemm.linalg._q_product import QProduct
+from hdgemm.linalg._qr_factorisation import QrFactorisation
 from hdgemm.linalg.devices.qr import on_disk, qr_on_devices
 from hdgemm.linalg.devices.run import strategy_of
 from hdgemm.linalg.planning.factors import plan_in_array
-from hdgemm.linalg.q_product import QProduct
-from hdgemm.linalg.qr_factorisation import QrFactorisation
 from hdgemm.linalg.rows.checkpoint import durable_rows
 from hdgemm.linalg.rows.row_pass import RowPass
 from hdgemm.linalg.rows.source import TallRows

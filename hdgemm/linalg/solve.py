@@ -13,7 +13,7 @@ from hdgemm.call.operands import absolute, open_square
 from hdgemm.call.prepared import Prepared
 from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError
-from hdgemm.linalg.checkpoint import Command
+from hdgemm.linalg._checkpoint import Command
 from hdgemm.linalg.factored_solve import prepare_triangular
 from hdgemm.linalg.planning.solve import SINGLE
 from hdgemm.linalg.solving.columns import RightHandSides

@@ -15,7 +15,7 @@ from hdgemm.durable.place import ResultPlace
 from hdgemm.durable.run import check_whole
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.fortran import SingularMatrixError
-from hdgemm.linalg.checkpoint import SlabCheckpoint, recorded_plan
+from hdgemm.linalg._checkpoint import SlabCheckpoint, recorded_plan
 from hdgemm.linalg.planning.factors import plan_for as plan_slabs_of
 from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.matrices.companions import CompanionFiles
@@ -23,8 +23,7 @@ from hdgemm.matrices.filelocks import overwriting_alone
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import keeps_name
 from hdgemm.matrices.location import Location, parse_location
-from hdgemm.matrices.operands import open as open_stored
-from hdgemm.matrices.operands import open_operand
+from hdgemm.matrices.operands import open as open_stored, open_operand
 from hdgemm.matrices.planned import planned_matrix
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.stores import create_matrix, create_scratch, is_stored
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hdgemm.call.run import OpenRun
-    from hdgemm.linalg.checkpoint import AnyPlan, Command
+    from hdgemm.linalg._checkpoint import AnyPlan, Command
     from hdgemm.linalg.planning.slab import Kind
 
 

@@ -20,8 +20,7 @@ from hdgemm.linalg.storage import OpenOutput
 from hdgemm.matrices.factor_files import ARRAYS, FactorFiles, checksum
 from hdgemm.matrices.files import open_regular
 from hdgemm.matrices.location import Location, parse_location
-from hdgemm.matrices.operands import open as open_stored
-from hdgemm.matrices.operands import open_operand
+from hdgemm.matrices.operands import open as open_stored, open_operand
 from hdgemm.product.aliasing import overlaps
 from hdgemm.product.target import is_location
 

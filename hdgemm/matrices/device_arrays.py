@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import DeviceError, DeviceUnavailableError, InputError
+from hdgemm.matrices._dlpack import KDL_CUDA, LEGACY_STREAM, Exported, from_dlpack
 from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.cuda_driver import DriverLibrary
-from hdgemm.matrices.dlpack import KDL_CUDA, LEGACY_STREAM, Exported, from_dlpack
 from hdgemm.matrices.layout import check_dtype, row_pitch
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices._raw import RawLayout, parse_layout
 from hdgemm.matrices.draft import Draft, real_path
 from hdgemm.matrices.files import open_regular
-from hdgemm.matrices.raw import RawLayout, parse_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import InputError, MatrixIOError, load_extra
-from hdgemm.matrices.claim import CLAIM, Claim
+from hdgemm.matrices._claim import CLAIM, Claim
+from hdgemm.matrices._zarrs import from_zarr, load_zarr
 from hdgemm.matrices.draft import Draft
 from hdgemm.matrices.layout import check_written
 from hdgemm.matrices.zarr_draft import chunk_of
-from hdgemm.matrices.zarrs import from_zarr, load_zarr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices._dlpack import host_view
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.base import Operand
 from hdgemm.matrices.device_arrays import from_device_array, is_device_array
-from hdgemm.matrices.dlpack import host_view
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
 from hdgemm.matrices.layout import check_read, check_written, row_pitch

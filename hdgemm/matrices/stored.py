@@ -8,11 +8,11 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
 from hdgemm.machine.limits import host_bytes
+from hdgemm.matrices._indexing import select
+from hdgemm.matrices._strided import Strided
 from hdgemm.matrices.array_protocols import ArrayProtocols
 from hdgemm.matrices.base import Operand
-from hdgemm.matrices.indexing import select
 from hdgemm.matrices.read_ahead import BLOCK_BYTES, STREAM_BUFFERS, ReadAhead
-from hdgemm.matrices.strided import Strided
 from hdgemm.matrices.transfer import aligned_bytes
 from hdgemm.options import Options, parse_size
 from hdgemm.tables import Table

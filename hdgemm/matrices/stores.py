@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.matrices._rectangles import RectangleMatrix, check_unit
 from hdgemm.matrices.layout import check_read, check_written
 from hdgemm.matrices.location import Location, MatrixSpec, formats, parse_location
-from hdgemm.matrices.rectangles import RectangleMatrix, check_unit
 
 if TYPE_CHECKING:
     import os

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError, MatrixIOError
+from hdgemm.matrices._zarr_store import open_store
+from hdgemm.matrices._zarrs import from_zarr, load_zarr, make_chunk, open_zarr
 from hdgemm.matrices.draft import Draft, aside, real_path, require_space
 from hdgemm.matrices.files import read_regular, sync
 from hdgemm.matrices.layout import check_written
 from hdgemm.matrices.zarr_replacement import finish_replacements, give_name, remove_draft, settle
-from hdgemm.matrices.zarr_store import open_store
-from hdgemm.matrices.zarrs import from_zarr, load_zarr, make_chunk, open_zarr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,9 +19,9 @@ import shutil
 import warnings
 from typing import TYPE_CHECKING, Final
 
+from hdgemm.matrices._zarr_store import open_store
 from hdgemm.matrices.draft import real_path
 from hdgemm.matrices.files import read_regular, sync
-from hdgemm.matrices.zarr_store import open_store
 
 if TYPE_CHECKING:
     from pathlib import Path

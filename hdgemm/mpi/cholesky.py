@@ -11,14 +11,13 @@ from hdgemm.call.keywords import public_call
 from hdgemm.dtypes import ELEMENT_TYPES
 from hdgemm.fortran import cholesky_pairs
 from hdgemm.linalg.factored_solve import check_pair
-from hdgemm.linalg.stored_factors import CholeskyFactor
-from hdgemm.linalg.stored_factors import open as open_factors
-from hdgemm.mpi.block_cyclic import BlockCyclicArray
+from hdgemm.linalg.stored_factors import CholeskyFactor, open as open_factors
+from hdgemm.mpi._block_cyclic import BlockCyclicArray
+from hdgemm.mpi._results import new_target, stored_solution, target_of
+from hdgemm.mpi._run import MpiCall, MpiKeywords, Request, started
+from hdgemm.mpi._substitution import back_substitute_adjoint, forward_substitute
 from hdgemm.mpi.lu import refuse_zero, solve_flops, zero_on_diagonal
 from hdgemm.mpi.processes import together
-from hdgemm.mpi.results import new_target, stored_solution, target_of
-from hdgemm.mpi.run import MpiCall, MpiKeywords, Request, started
-from hdgemm.mpi.substitution import back_substitute_adjoint, forward_substitute
 from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.mpi.part import Part
-    from hdgemm.mpi.run import Run
-    from hdgemm.mpi.strips import Rectangle, Triangle
+    from hdgemm.mpi._part import Part
+    from hdgemm.mpi._run import Run
+    from hdgemm.mpi._strips import Rectangle, Triangle
 
 
 @public_call(MpiKeywords)

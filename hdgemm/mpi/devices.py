@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError
-from hdgemm.mpi.window import CORE_ROWS, DEVICE_ROWS, Window, host_solve, host_update
+from hdgemm.mpi._window import CORE_ROWS, DEVICE_ROWS, Window, host_solve, host_update
 from hdgemm.pipeline.devices.protocol import Block, Tile, Triangle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from hdgemm.mpi.timeline import PhaseRecorder
-    from hdgemm.mpi.window import Columns, Solve, Update
+    from hdgemm.mpi._timeline import PhaseRecorder
+    from hdgemm.mpi._window import Columns, Solve, Update
     from hdgemm.options import Options
     from hdgemm.run.session import Session
 

@@ -15,22 +15,21 @@ from hdgemm.errors import InputError
 from hdgemm.fortran import SingularMatrixError, elimination_pairs
 from hdgemm.linalg.determinant import SlogdetResult, scaled_product
 from hdgemm.linalg.factored_solve import check_pair, check_pivots
-from hdgemm.linalg.stored_factors import LUFactors
-from hdgemm.linalg.stored_factors import open as open_factors
-from hdgemm.mpi.block_cyclic import BlockCyclicArray
-from hdgemm.mpi.processes import together
-from hdgemm.mpi.results import new_target, stored_solution, target_of
-from hdgemm.mpi.run import MpiCall, MpiKeywords, Request, check_pivoting, started
-from hdgemm.mpi.slabs.checkpoint import by_slabs
-from hdgemm.mpi.slabs.plan import BySlabs
-from hdgemm.mpi.slabs.run import factor_by_slabs
-from hdgemm.mpi.substitution import (
+from hdgemm.linalg.stored_factors import LUFactors, open as open_factors
+from hdgemm.mpi._block_cyclic import BlockCyclicArray
+from hdgemm.mpi._results import new_target, stored_solution, target_of
+from hdgemm.mpi._run import MpiCall, MpiKeywords, Request, check_pivoting, started
+from hdgemm.mpi._substitution import (
     back_substitute,
     forward_substitute,
     interchange,
     interchange_left,
     interchange_strip,
 )
+from hdgemm.mpi.processes import together
+from hdgemm.mpi.slabs.checkpoint import by_slabs
+from hdgemm.mpi.slabs.plan import BySlabs
+from hdgemm.mpi.slabs.run import factor_by_slabs
 from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.mpi.elimination import Elimination
-    from hdgemm.mpi.run import Run
+    from hdgemm.mpi._elimination import Elimination
+    from hdgemm.mpi._run import Run
 
 
 @public_call(MpiKeywords)

@@ -11,14 +11,14 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.machine.limits import available_bytes
+from hdgemm.mpi._window import host_update
 from hdgemm.mpi.devices import open_devices
-from hdgemm.mpi.window import host_update
 from hdgemm.pipeline.devices.registry import first_accelerator, list_devices
 
 if TYPE_CHECKING:
+    from hdgemm.mpi._window import Update
     from hdgemm.mpi.communicator import Communicator
     from hdgemm.mpi.variant import Variant
-    from hdgemm.mpi.window import Update
     from hdgemm.options import Options
 
 #: Part of the available memory that the matrix takes where no order is given.

@@ -16,8 +16,8 @@ from hdgemm.fortran import cholesky_pairs, elimination_pairs
 from hdgemm.linalg.planning.solve import SINGLE
 from hdgemm.linalg.solve import check_refine
 from hdgemm.machine.limits import cores, default_host_bytes
+from hdgemm.mpi._run import BLOCK, GROUP, buffer_bytes, refinement_bytes
 from hdgemm.mpi.machine import needed_bytes, update_rates
-from hdgemm.mpi.run import BLOCK, GROUP, buffer_bytes, refinement_bytes
 from hdgemm.mpi.slabs.plan import Slabs, fitting, slab_bytes
 from hdgemm.mpi.variant import Variant, parse_grid, squarest
 from hdgemm.options import parse_size, whole_number

@@ -10,6 +10,10 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.planning.solve import SINGLE
 from hdgemm.linalg.solve import check_refine
 from hdgemm.linalg.solving.refinement import NotConvergedError
+from hdgemm.mpi._refinement import refined_cholesky, refined_substitution
+from hdgemm.mpi._results import stored_solution, target_of
+from hdgemm.mpi._run import MpiCall, MpiKeywords, Request, check_pivoting, started
+from hdgemm.mpi._substitution import back_substitute
 from hdgemm.mpi.cholesky import (
     cholesky_flops,
     substitute_cholesky,
@@ -18,21 +22,17 @@ from hdgemm.mpi.cholesky import (
 )
 from hdgemm.mpi.lu import factor_flops, first_zero, refuse_zero, solve_flops
 from hdgemm.mpi.processes import together
-from hdgemm.mpi.refinement import refined_cholesky, refined_substitution
-from hdgemm.mpi.results import stored_solution, target_of
-from hdgemm.mpi.run import MpiCall, MpiKeywords, Request, check_pivoting, started
 from hdgemm.mpi.slabs.checkpoint import by_slabs
 from hdgemm.mpi.slabs.plan import BySlabs
 from hdgemm.mpi.slabs.run import factors_beside, solve_by_slabs
-from hdgemm.mpi.substitution import back_substitute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Unpack
 
-    from hdgemm.mpi.part import Part
-    from hdgemm.mpi.refinement import Refinement
-    from hdgemm.mpi.run import Opened, Run
+    from hdgemm.mpi._part import Part
+    from hdgemm.mpi._refinement import Refinement
+    from hdgemm.mpi._run import Opened, Run
 
 _LOG: Final = logging.getLogger(__name__)
 

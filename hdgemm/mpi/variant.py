@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from hdgemm.errors import InputError
-from hdgemm.mpi.broadcast import TOPOLOGIES
-from hdgemm.mpi.interchange import SWAPS
+from hdgemm.mpi._broadcast import TOPOLOGIES
+from hdgemm.mpi._interchange import SWAPS
 
 #: What runs beside the update of the trailing matrix (Jo et al., sections 4.1 to 4.4).
 OVERLAPS: Final = ("window", "panel-swap", "shared-panel", "split-swap")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import CancelledRunError, InputError
 from hdgemm.matrices.transfer import Transfer
+from hdgemm.pipeline._stages import Bound, Stages
 from hdgemm.pipeline.abft.device import DeviceCheckedStages
 from hdgemm.pipeline.abft.host import HostCheckedStages
 from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.dynamic_schedule import DynamicSchedule, FixedSchedule
 from hdgemm.pipeline.slots import SlotMemory
-from hdgemm.pipeline.stages import Bound, Stages
 from hdgemm.pipeline.sync import StageCounters, Worker, run_all
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.pipeline.validate import validate

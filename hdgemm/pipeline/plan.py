@@ -15,7 +15,7 @@ import numpy as np
 
 from hdgemm.dtypes import ELEMENT_TYPES
 from hdgemm.errors import InputError
-from hdgemm.pipeline.load_counts import Held
+from hdgemm.pipeline._load_counts import Held
 from hdgemm.pipeline.slot_reuse import Course
 from hdgemm.pipeline.walk import Cut, Layout, Units, Walk
 from hdgemm.plan_terms import expected_line, terms

@@ -14,13 +14,13 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from hdgemm.pipeline.load_counts import Loaded, loaded_in
+from hdgemm.pipeline._load_counts import Loaded, loaded_in
 from hdgemm.pipeline.tiles import Load, Rect, Span, Step, WorkUnit
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
 
-    from hdgemm.pipeline.load_counts import Held
+    from hdgemm.pipeline._load_counts import Held
     from hdgemm.pipeline.walk import Cut, Units
 
 

@@ -8,8 +8,8 @@ from hdgemm.machine.rates import REQUEST_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.pipeline.tiles import Rect
 from hdgemm.pipeline.walk import Cut
+from hdgemm.planning._storage_chunks import decoded_area
 from hdgemm.planning.byte_counts import ceil_div, op_extents, round_up
-from hdgemm.planning.storage_chunks import decoded_area
 
 if TYPE_CHECKING:
     from hdgemm.machine.rates import Machine

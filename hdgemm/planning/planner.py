@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from hdgemm.errors import DoesNotFitError
 from hdgemm.pipeline.slots import piece_bytes
 from hdgemm.pipeline.validate import validate
+from hdgemm.planning._member_plan import member_plan
+from hdgemm.planning._pricing import CAUTION, price
+from hdgemm.planning._search import search, shapes_for
 from hdgemm.planning.build import build_plan, in_place_plan
 from hdgemm.planning.case import Case, Limits, case_for
 from hdgemm.planning.expectation import expect
-from hdgemm.planning.member_plan import member_plan
-from hdgemm.planning.pricing import CAUTION, price
-from hdgemm.planning.search import search, shapes_for
 from hdgemm.planning.shapes import Shapes
 from hdgemm.units import format_duration, format_size
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from hdgemm.planning._storage_chunks import align_all, chunk_along, op_chunk
 from hdgemm.planning.byte_counts import (
     Need,
     ceil_div,
@@ -16,7 +17,6 @@ from hdgemm.planning.byte_counts import (
     scratch_bytes,
     slot_bytes,
 )
-from hdgemm.planning.storage_chunks import align_all, chunk_along, op_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.location import Location, parse_location
-from hdgemm.matrices.operands import open as open_stored
-from hdgemm.matrices.operands import open_operand
+from hdgemm.matrices.operands import open as open_stored, open_operand
 
 if TYPE_CHECKING:
     import pathlib

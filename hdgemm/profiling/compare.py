@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import InputError
-from hdgemm.profiling.samples import Change
+from hdgemm.profiling._samples import Change
 
 if TYPE_CHECKING:
     import os

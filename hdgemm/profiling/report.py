@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from hdgemm.pictures.figure import data_url
 from hdgemm.pictures.gantt import save_gantt
 from hdgemm.pictures.trace import save_trace
-from hdgemm.profiling.charts import draw_charts
-from hdgemm.profiling.samples import FAR_OFF, Change
+from hdgemm.profiling._charts import draw_charts
+from hdgemm.profiling._samples import FAR_OFF, Change
 from hdgemm.tables import Table
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hdgemm.pipeline.timeline import Timeline
-    from hdgemm.profiling.charts import Chart
+    from hdgemm.profiling._charts import Chart
 
     Report = Mapping[str, Any]
     Rows = list[tuple[str, ...]]

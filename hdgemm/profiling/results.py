@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hdgemm.profiling._samples import (
+    FAR_OFF,
+    Sample as Sample,  # noqa: PLC0414  (for simulated profiles)
+)
 from hdgemm.profiling.report import save_profile
-from hdgemm.profiling.samples import FAR_OFF
-from hdgemm.profiling.samples import Sample as Sample  # noqa: PLC0414  (for simulated profiles)
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
     from hdgemm.pipeline.timeline import Timeline
-    from hdgemm.profiling.contention import Bandwidth
-    from hdgemm.profiling.interference import Interference
+    from hdgemm.profiling._contention import Bandwidth
+    from hdgemm.profiling._interference import Interference
 
 
 @dataclass(frozen=True, slots=True)

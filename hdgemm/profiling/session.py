@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from hdgemm.errors import CancelledRunError
 from hdgemm.machine.limits import cores
 from hdgemm.pipeline.devices.registry import open_device
-from hdgemm.profiling.contention import Contention
-from hdgemm.profiling.environment import Target, choose_target, describe_setting, measured_machine
-from hdgemm.profiling.interference import (
+from hdgemm.profiling._contention import Contention
+from hdgemm.profiling._environment import Target, choose_target, describe_setting, measured_machine
+from hdgemm.profiling._interference import (
     ROUND_SECONDS,
     Bus,
     Slice,
@@ -22,12 +22,12 @@ from hdgemm.profiling.interference import (
     measure_bus,
     unsteady_load,
 )
-from hdgemm.profiling.ladder import Ladder
+from hdgemm.profiling._ladder import Ladder
+from hdgemm.profiling._probes import open_probes
+from hdgemm.profiling._verdict import Findings, judge
+from hdgemm.profiling._workload import extents_for, open_workload
 from hdgemm.profiling.other_load import LoadMeter, OtherLoad
-from hdgemm.profiling.probes import open_probes
 from hdgemm.profiling.results import Profile
-from hdgemm.profiling.verdict import Findings, judge
-from hdgemm.profiling.workload import extents_for, open_workload
 
 if TYPE_CHECKING:
     import os

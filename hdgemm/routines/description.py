@@ -199,7 +199,7 @@ class Routine:
         Extents of a file that the run keeps beside the result; None without one.
     mpi
         The same function over MPI, ``"module:name"``; "" without one. It takes the operands, `out`,
-        some of the parameters, and the keywords of `hdgemm.mpi.run.MpiKeywords`.
+        some of the parameters, and the keywords of `hdgemm.mpi._run.MpiKeywords`.
     row_passes
         Its passes over rows run on the workers of a cluster (`hdgemm.cluster.row_passes`).
     examples

@@ -6,7 +6,12 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import InputError
-from hdgemm.routines import factorisations, products, systems, tall
+from hdgemm.routines import (
+    _factorisations as factorisations,
+    _products as products,
+    _systems as systems,
+    _tall as tall,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,11 +20,11 @@ from hdgemm.pipeline.walk import Layout
 from hdgemm.planning.case import checks_for
 from hdgemm.progress import ProgressMeter, Work
 from hdgemm.report import build_report
-from hdgemm.run.learned_rates import LEAST_SECONDS, learn_alone, load_rates
+from hdgemm.run._learned_rates import LEAST_SECONDS, learn_alone, load_rates
+from hdgemm.run._shared import SharedRun
 from hdgemm.run.members import Member, names_for, plan_members, with_less_memory
 from hdgemm.run.operand_paths import direct_operands, gpu_of, problem_on
 from hdgemm.run.scaling import run_scaling
-from hdgemm.run.shared import SharedRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.tasks._tslu import TournamentTasks
 from hdgemm.tasks.capability import HOST
 from hdgemm.tasks.kernels import (
     discard_reflectors,
@@ -24,7 +25,6 @@ from hdgemm.tasks.kernels import (
 )
 from hdgemm.tasks.tiles import TaskTile
 from hdgemm.tasks.tournament import LEAF
-from hdgemm.tasks.tslu import TournamentTasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,10 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError
 from hdgemm.fortran import cholesky_pairs, elimination_pairs
+from hdgemm.tasks._panel_widths import PANELS, panel_widths
 from hdgemm.tasks.algorithms import ALGORITHMS
 from hdgemm.tasks.block_columns import BlockColumns, deal, split_columns, update_weights
 from hdgemm.tasks.capability import HOST, KINDS, UPDATES, Capability, coarse
-from hdgemm.tasks.panel_widths import PANELS, panel_widths
 from hdgemm.tasks.task import Kernel
 from hdgemm.tasks.tournament import LEAF
 from hdgemm.tasks.virtual_time import VirtualRun

@@ -15,10 +15,10 @@ from threadpoolctl import threadpool_limits
 from hdgemm.errors import CancelledRunError, DeviceError
 from hdgemm.pipeline.sync import RUNNING, Stopped, Worker
 from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.tasks._dispatcher import Dispatcher
+from hdgemm.tasks._transfers import Transfers
 from hdgemm.tasks.capability import HOST
-from hdgemm.tasks.dispatcher import Dispatcher
 from hdgemm.tasks.tiles import TileWorkspace
-from hdgemm.tasks.transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import Completion, FactorDevice
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.timeline import Observer
+    from hdgemm.tasks._dispatcher import Issued
+    from hdgemm.tasks._transfers import Transfer
     from hdgemm.tasks.capability import Capability
-    from hdgemm.tasks.dispatcher import Issued
     from hdgemm.tasks.task import Access, Kernel
-    from hdgemm.tasks.transfers import Transfer
 
 #: Seconds between two looks for a cancelled run.
 _LOOK: Final = 0.05

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from hdgemm.errors import HdgemmError
 from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.tasks._dispatcher import Dispatcher
 from hdgemm.tasks.capability import HOST
-from hdgemm.tasks.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
     from hdgemm.pipeline.plan import Stage
+    from hdgemm.tasks._dispatcher import Issued
+    from hdgemm.tasks._residency import Move
     from hdgemm.tasks.capability import Capability
-    from hdgemm.tasks.dispatcher import Issued
-    from hdgemm.tasks.residency import Move
     from hdgemm.tasks.task import Access, Kernel
     from hdgemm.tasks.tiles import TaskTile
 

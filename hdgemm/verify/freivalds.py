@@ -39,7 +39,7 @@ from hdgemm.options import whole_number
 from hdgemm.pipeline.abft.bounds import hoeffding
 from hdgemm.product.arguments import check_shape
 from hdgemm.verify import MEMORY, ROUNDS
-from hdgemm.verify.projection import Placement, Projection, project
+from hdgemm.verify._projection import Placement, Projection, project
 
 if TYPE_CHECKING:
     import threading

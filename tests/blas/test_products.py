@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from scipy.linalg import blas
 
 from hdgemm import HdgemmError, InputError, Options, dgemm, matmul, multiply

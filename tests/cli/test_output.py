@@ -258,7 +258,7 @@ class AService:
         pass
 
     def job(self, _):
-        from hdgemm.client.jobs import RemoteJob
+        from hdgemm.client._jobs import RemoteJob
 
         service = self
 

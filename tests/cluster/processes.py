@@ -63,7 +63,11 @@ def wait_for(condition, seconds=300):
 
 def hold(moment, file):
     """Make this process's next block stop for ever at a moment, and write its pid to `file`."""
-    from hdgemm.cluster import block_writer, job, receipts
+    from hdgemm.cluster import (
+        _block_writer as block_writer,
+        _job as job,
+        receipts,
+    )
 
     def wait():
         Path(file).write_text(str(os.getpid()))
@@ -87,7 +91,7 @@ def hold(moment, file):
 
 def wait_in_blocks(file):
     """Let each block of this process begin once a file exists; with None at once again."""
-    from hdgemm.cluster import job
+    from hdgemm.cluster import _job as job
 
     original = getattr(job.block_of, "original", job.block_of)
 

@@ -4,8 +4,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hdgemm.cluster.blocks import BlockPool, Costs
 from hdgemm.pipeline.tiles import Rect

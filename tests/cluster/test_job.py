@@ -5,9 +5,9 @@ from contextlib import ExitStack
 import numpy as np
 
 import hdgemm
-from hdgemm.cluster import job
-from hdgemm.cluster.block_writer import BlockWriter
-from hdgemm.cluster.marks import BlockTask
+from hdgemm.cluster import _job as job
+from hdgemm.cluster._block_writer import BlockWriter
+from hdgemm.cluster._marks import BlockTask
 from hdgemm.cluster.references import Reference
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.options import Options

@@ -136,7 +136,7 @@ task._KEPT.session = session
 
 def wait_for_question(asked):
     """Let the second block of this process wait until the other worker was asked, by a file."""
-    from hdgemm.cluster import job
+    from hdgemm.cluster import _job as job
 
     original = getattr(job.block_of, "original", job.block_of)
     begun = []

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from hdgemm.cluster import multiply, workers
+from hdgemm.cluster import _workers as workers, multiply
 from hdgemm.cluster.connection import _LOCAL_SETTINGS
 from hdgemm.durable.audit import audit
 from hdgemm.durable.journal import Journal

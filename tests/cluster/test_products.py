@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import hdgemm
 from hdgemm.cli.app import app
 from hdgemm.cluster import multiply
-from hdgemm.cluster.product import quantum_of
+from hdgemm.cluster._product import quantum_of
 from hdgemm.durable.audit import audit
 from hdgemm.errors import InputError
 from hdgemm.options import Options

@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 
 import hdgemm
-from hdgemm.cluster import cholesky, lease, multiply
-from hdgemm.cluster.lease import Lease
+from hdgemm.cluster import (
+    _lease as lease,
+    cholesky,
+    multiply,
+)
+from hdgemm.cluster._lease import Lease
 from hdgemm.durable.audit import audit
 from hdgemm.durable.earlier_run import DamagedError
 from hdgemm.durable.journal import read_journal
@@ -102,7 +106,7 @@ def test_a_busy_scheduler_is_waited_for_and_a_silent_one_is_not(monkeypatch):
 
 def hold_before_write(reached, go_on):
     """Let this process wait before it writes a block, until a file exists."""
-    from hdgemm.cluster import block_writer
+    from hdgemm.cluster import _block_writer as block_writer
 
     original = block_writer.as_stored
 
@@ -118,7 +122,7 @@ def hold_before_write(reached, go_on):
 
 def wait_for_other(reached):
     """Let this process wait in a block that is no diagonal one until a file exists, or never."""
-    from hdgemm.cluster import block_writer
+    from hdgemm.cluster import _block_writer as block_writer
 
     original = getattr(block_writer.as_stored, "original", block_writer.as_stored)
 
@@ -246,7 +250,7 @@ def test_a_factor_does_not_go_on_from_a_changed_block(client, folder):
 
 
 def test_a_piece_that_changes_again_and_again_is_an_error(client, folder, monkeypatch):
-    from hdgemm.cluster import checkpoint
+    from hdgemm.cluster import _checkpoint as checkpoint
 
     monkeypatch.setattr(checkpoint, "damaged", lambda _, done: sorted(done))
     [stays] = client.nthreads()

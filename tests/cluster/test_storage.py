@@ -13,8 +13,8 @@ import pytest
 
 import hdgemm
 from hdgemm.cluster import cholesky, multiply, syrk
+from hdgemm.cluster._marks import place_mark
 from hdgemm.cluster.connection import ClusterError
-from hdgemm.cluster.marks import place_mark
 from hdgemm.cluster.references import FileReference, StoreReference
 from hdgemm.errors import InputError
 from hdgemm.matrices.filelocks import lock_for_writing

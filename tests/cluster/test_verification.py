@@ -47,7 +47,7 @@ ROUTINES = ["multiply", "syrk, lower", "syrk, upper", "cholesky, lower", "choles
 
 def spoil(wrong):
     """Let this process store a wrong element in each block, or right ones again."""
-    from hdgemm.cluster import block_writer
+    from hdgemm.cluster import _block_writer as block_writer
 
     original = getattr(block_writer.as_stored, "original", block_writer.as_stored)
 

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from bench.lossy_cluster import LossyCluster
+from hdgemm.cluster._cluster_plan import plan_cluster, useful_extent
 from hdgemm.cluster.blocks import Costs
-from hdgemm.cluster.cluster_plan import plan_cluster, useful_extent
 from hdgemm.cluster.virtual_time import VirtualCluster, VirtualWorker
 
 

@@ -6,9 +6,9 @@ from asyncio import CancelledError
 
 import pytest
 
-from hdgemm.cluster import connection, workers
+from hdgemm.cluster import _workers as workers, connection
+from hdgemm.cluster._workers import Workers, ask, own_version
 from hdgemm.cluster.connection import ClusterError, Scheduler, open_cluster
-from hdgemm.cluster.workers import Workers, ask, own_version
 from hdgemm.errors import InputError
 
 WORKER = "tcp://127.0.0.1:1"

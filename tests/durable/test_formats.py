@@ -13,7 +13,7 @@ import hdgemm
 from hdgemm.blas.products import multiply
 from hdgemm.durable.audit import audit
 from hdgemm.errors import InputError
-from hdgemm.matrices.chunkfiles import ChunkFiles
+from hdgemm.matrices._chunkfiles import ChunkFiles
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.options import Options
 from tests.durable.durable_case import TILE, Killer, Stop, killed

@@ -1,7 +1,6 @@
 """What is left of a plan: the same units, the same sums, loads counted for the shorter order."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hdgemm.machine.rates import Machine
 from hdgemm.options import STRATEGIES, Options

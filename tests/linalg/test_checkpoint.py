@@ -15,17 +15,17 @@ from hdgemm.durable.audit import audit
 from hdgemm.durable.earlier_run import DamagedError
 from hdgemm.durable.journal import Journal
 from hdgemm.linalg import (
-    checkpoint,
+    _checkpoint as checkpoint,
     cho_factor,
     cholesky,
     inv,
     lstsq,
     lu_factor,
+    open as open_factors,
     qr,
     solve,
     solve_triangular,
 )
-from hdgemm.linalg import open as open_factors
 from hdgemm.linalg.planning.slab import Columns
 from tests.linalg.interruption import InterruptedRunError
 from tests.linalg.matrices import positive_definite, random_matrix
@@ -84,7 +84,7 @@ def test_a_zero_pivot_before_an_interruption_is_named(tmp_path, column):
     [lu_factor, cholesky, pytest.param(cho_factor, marks=pytest.mark.campaign)],
 )
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, monkeypatch, call, moment, in_place):
-    monkeypatch.setattr("hdgemm.linalg.checkpoint.PIECE_BYTES", 3 * N * 8)
+    monkeypatch.setattr("hdgemm.linalg._checkpoint.PIECE_BYTES", 3 * N * 8)
     for name, order in (("expected.npy", "F"), ("A.npy", "F"), ("B.npy", "C")):
         np.save(tmp_path / name, np.asarray(matrix_for(call), order=order))
     call(tmp_path / "expected.npy", overwrite_a=True, options=SLABS)
@@ -159,7 +159,7 @@ import os, signal, sys
 from pathlib import Path
 import hdgemm, hdgemm.linalg
 options = hdgemm.Options(tile=(1, 7, 3), host_memory="30MB")
-hdgemm.linalg.checkpoint.PIECE_BYTES = 3 * 40 * 8
+hdgemm.linalg._checkpoint.PIECE_BYTES = 3 * 40 * 8
 def run(folder, routine, in_place, observer=None):
     where = {"overwrite_a": True} if in_place else {"out": folder + "/F.npy"}
     getattr(hdgemm.linalg, routine)(folder + "/A.npy", options=options, checkpoint=True,

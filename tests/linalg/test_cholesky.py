@@ -4,8 +4,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import hdgemm
 from hdgemm.linalg import cho_factor, cholesky

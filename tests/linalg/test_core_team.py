@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from hdgemm.linalg.slabs.core_team import CoreTeam
+from hdgemm.linalg.slabs._core_team import CoreTeam
 from hdgemm.pipeline.devices.host_blas import SCIPY_SINGLE_THREADED
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import hdgemm
 from hdgemm.linalg import lstsq, qr, qr_multiply
-from hdgemm.linalg.checkpoint import SlabCheckpoint
+from hdgemm.linalg._checkpoint import SlabCheckpoint
 from hdgemm.linalg.rows import checkpoint as row_checkpoint
 from tests.linalg.interruption import InterruptedRunError, interrupt_after
 from tests.linalg.matrices import SOUND, random_matrix, residual_ratio

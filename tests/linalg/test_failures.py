@@ -13,9 +13,7 @@ import hdgemm
 from hdgemm import fortran, linalg
 from hdgemm.errors import MatrixIOError
 from hdgemm.linalg import cho_factor, cholesky, lu_factor
-from hdgemm.linalg.slabs import cholesky as cholesky_elimination
-from hdgemm.linalg.slabs import slab
-from hdgemm.linalg.slabs import slab as input_checks
+from hdgemm.linalg.slabs import cholesky as cholesky_elimination, slab, slab as input_checks
 from hdgemm.linalg.slabs.pipeline import SlabPipeline
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile

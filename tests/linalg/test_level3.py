@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import scipy.linalg.blas
 import zarr
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import hdgemm
-from hdgemm.blas import triangle_update
-from hdgemm.blas.diagonal_block import DiagonalBlock
+from hdgemm.blas import _triangle_update as triangle_update
+from hdgemm.blas._diagonal_block import DiagonalBlock
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from tests.linalg.matrices import DTYPES, random_matrix
 from tests.reference import assert_close_in_eps, op

@@ -3,8 +3,7 @@ import threading
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import hdgemm
 from hdgemm.errors import DoesNotFitError

@@ -10,10 +10,9 @@ import hdgemm
 from hdgemm.call.recorder import Recorder
 from hdgemm.errors import CancelledRunError, DeviceError, DoesNotFitError, InputError
 from hdgemm.fortran import SingularMatrixError
-from hdgemm.linalg.devices import native_matrix
-from hdgemm.linalg.devices.native import factor_native
-from hdgemm.pipeline.devices.cuda import driven_by
-from hdgemm.pipeline.devices.cuda import open_device as open_cuda
+from hdgemm.linalg.devices import _native_matrix as native_matrix
+from hdgemm.linalg.devices._native import factor_native
+from hdgemm.pipeline.devices.cuda import driven_by, open_device as open_cuda
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.opencl import list_devices, open_device
 from hdgemm.progress import Watch

@@ -1,15 +1,12 @@
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import hdgemm
 from hdgemm import linalg
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.linalg.planning import pricing
-from hdgemm.linalg.planning import search as planning
-from hdgemm.linalg.planning import slab as slab_plan
+from hdgemm.linalg.planning import _pricing as pricing, search as planning, slab as slab_plan
 from hdgemm.linalg.planning.search import Storage, plan_slabs
 from hdgemm.machine.rates import HOST, Machine
 from hdgemm.matrices.transfer import leading

@@ -9,7 +9,7 @@ import pytest
 import hdgemm
 from hdgemm import linalg
 from hdgemm.linalg import cholesky, lu_factor
-from hdgemm.linalg.planning.pricing import PHASES
+from hdgemm.linalg.planning._pricing import PHASES
 from hdgemm.pictures.gantt import save_gantt
 from tests.linalg.matrices import positive_definite
 

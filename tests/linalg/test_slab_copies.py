@@ -13,7 +13,7 @@ from hdgemm.errors import MatrixIOError
 from hdgemm.linalg import lu_factor, qr
 from hdgemm.linalg.planning import factors as factor_plan
 from hdgemm.linalg.planning.search import Storage, plan_slabs
-from hdgemm.linalg.slabs.copies import SlabCopies
+from hdgemm.linalg.slabs._copies import SlabCopies
 from hdgemm.machine.rates import Machine
 from tests.linalg.interruption import InterruptedRunError, interrupt_after
 from tests.linalg.matrices import random_matrix

@@ -8,9 +8,7 @@ import pytest
 
 import hdgemm
 from hdgemm.linalg import cholesky, lu_factor, qr, solve
-from hdgemm.linalg.slabs import cholesky as cholesky_elimination
-from hdgemm.linalg.slabs import lu as lu_elimination
-from hdgemm.linalg.slabs import slab
+from hdgemm.linalg.slabs import cholesky as cholesky_elimination, lu as lu_elimination, slab
 from tests.linalg.matrices import SOUND, positive_definite, random_matrix
 from tests.linalg.test_tournament import ratio_of
 

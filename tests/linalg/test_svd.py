@@ -5,13 +5,12 @@ import threading
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import hdgemm
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg import svd, svdvals
-from hdgemm.linalg.rows import tree, tsqr
+from hdgemm.linalg.rows import _tree as tree, tsqr
 from tests.linalg.matrices import DTYPES, SOUND, norm1, random_matrix, widened
 
 ROWS = hdgemm.Options(tile=(11, 1, 1), host_memory="20MB", threads=2)

@@ -7,20 +7,19 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import hdgemm
 from hdgemm.machine.rates import Machine
+from hdgemm.matrices._rectangles import RectangleMatrix
 from hdgemm.matrices.operands import open_operand
-from hdgemm.matrices.rectangles import RectangleMatrix
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.pipeline.slots import pieces
 from hdgemm.pipeline.tiles import Rect
+from hdgemm.planning._storage_chunks import aligned, chunk_along, decoded_area
+from hdgemm.planning._tile_costs import decoded_ratio
 from hdgemm.planning.shapes import Shape, Shapes
-from hdgemm.planning.storage_chunks import aligned, chunk_along, decoded_area
-from hdgemm.planning.tile_costs import decoded_ratio
 from hdgemm.run import engine, session
 
 

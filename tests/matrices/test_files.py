@@ -20,8 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices import draft, filematrix, files, transfer

@@ -11,18 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from hdgemm.errors import InputError, InputTypeError, MatrixIOError
-from hdgemm.matrices import zarrs
-from hdgemm.matrices.chunkfiles import ChunkFiles
+from hdgemm.matrices import _zarrs as zarrs
+from hdgemm.matrices._chunkfiles import ChunkFiles
+from hdgemm.matrices._raw import RawLayout
+from hdgemm.matrices._rectangles import RectangleMatrix
 from hdgemm.matrices.draft import no_space, reserve
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open_operand
-from hdgemm.matrices.raw import RawLayout
-from hdgemm.matrices.rectangles import RectangleMatrix
 from hdgemm.matrices.stores import create_matrix, reopen_draft
 from hdgemm.product.aliasing import overlaps, same_elements
 

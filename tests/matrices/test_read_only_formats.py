@@ -12,8 +12,8 @@ import zarr
 
 import hdgemm
 from hdgemm.errors import DoesNotFitError, HdgemmError, InputError, InputTypeError
+from hdgemm.matrices._rectangles import RectangleMatrix
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.rectangles import RectangleMatrix
 
 TILED = hdgemm.Options(host_memory="20MB", devices="host", tile=(32, 24, 16))
 

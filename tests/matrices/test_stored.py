@@ -9,8 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import hdgemm
 from hdgemm.errors import InputError, InputTypeError
@@ -20,7 +19,7 @@ from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.pipeline.slots import pieces
 from hdgemm.pipeline.tiles import Rect
-from hdgemm.planning.storage_chunks import decoded_area
+from hdgemm.planning._storage_chunks import decoded_area
 from hdgemm.product.aliasing import overlaps, same_elements
 from tests.matrices.test_chunks import CountingDataset
 from tests.matrices.test_formats import LAYOUTS

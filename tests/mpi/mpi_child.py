@@ -4,14 +4,14 @@ import sys
 
 import numpy as np
 
-from hdgemm.mpi import interchange
+from hdgemm.mpi import _interchange as interchange
+from hdgemm.mpi._window import host_update
 from hdgemm.mpi.communicator import world
 from hdgemm.mpi.devices import Devices
 from hdgemm.mpi.linpack import Settings, linpack
-from hdgemm.mpi.linpack.sequence import RandomMatrix
-from hdgemm.mpi.linpack.system import System
+from hdgemm.mpi.linpack._sequence import RandomMatrix
+from hdgemm.mpi.linpack._system import System
 from hdgemm.mpi.variant import OVERLAPS
-from hdgemm.mpi.window import host_update
 from tests.mpi.ranks import finish
 
 ORDERS = ((1, 4), (23, 4), (53, 64))

@@ -8,7 +8,7 @@ import scipy.linalg
 
 from hdgemm import linalg, mpi
 from hdgemm.errors import DoesNotFitError, HdgemmError
-from hdgemm.mpi import run, strips
+from hdgemm.mpi import _run as run, _strips as strips
 from hdgemm.mpi.communicator import world
 from hdgemm.mpi.slabs.checkpoint import DurableFactors
 from hdgemm.mpi.slabs.plan import fitting, slab_bytes

@@ -12,7 +12,7 @@ import scipy.linalg
 from bench.gallery import GALLERY
 from hdgemm import linalg, mpi
 from hdgemm.dtypes import SUPPORTED
-from hdgemm.mpi import run, strips
+from hdgemm.mpi import _run as run, _strips as strips
 from hdgemm.mpi.communicator import world
 from tests.mpi.ranks import factor_ratio, finish, ratio, stored_pair
 

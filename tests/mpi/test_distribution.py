@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from hdgemm.mpi.broadcast import TOPOLOGIES, children
+from hdgemm.mpi._broadcast import TOPOLOGIES, children
+from hdgemm.mpi._interchange import compose
+from hdgemm.mpi._panel import SharedRows
 from hdgemm.mpi.distribution import Axis
-from hdgemm.mpi.interchange import compose
-from hdgemm.mpi.panel import SharedRows
 
 EXTENTS = st.tuples(st.integers(0, 60), st.integers(1, 9), st.integers(1, 5))
 

@@ -14,17 +14,17 @@ from typer.testing import CliRunner
 
 from hdgemm.cli.app import app
 from hdgemm.errors import DeviceUnavailableError, DoesNotFitError, InputError
-from hdgemm.mpi import elimination, machine
+from hdgemm.mpi import _elimination as elimination, machine
+from hdgemm.mpi._panel import factor_panel
+from hdgemm.mpi._timeline import hidden_seconds
+from hdgemm.mpi._window import host_update
 from hdgemm.mpi.communicator import Communicator, world
 from hdgemm.mpi.devices import Devices, open_devices
 from hdgemm.mpi.linpack import Settings, linpack
-from hdgemm.mpi.linpack.sequence import RandomMatrix
-from hdgemm.mpi.linpack.system import System
+from hdgemm.mpi.linpack._sequence import RandomMatrix
+from hdgemm.mpi.linpack._system import System
 from hdgemm.mpi.machine import needed_bytes
-from hdgemm.mpi.panel import factor_panel
-from hdgemm.mpi.timeline import hidden_seconds
 from hdgemm.mpi.variant import OVERLAPS
-from hdgemm.mpi.window import host_update
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import DeviceInfo, parts_of
 from tests.mpi.test_settings import DAT

@@ -204,7 +204,7 @@ from hdgemm.mpi import machine
 from hdgemm.mpi.linpack import Settings, linpack
 from hdgemm.mpi.communicator import world
 from hdgemm.mpi.devices import Devices
-from hdgemm.mpi.window import host_update
+from hdgemm.mpi._window import host_update
 
 here = world().rank == 1
 
@@ -254,7 +254,7 @@ import sys
 from hdgemm.mpi.linpack import Settings, linpack
 from hdgemm.mpi.communicator import world
 from hdgemm.mpi.devices import Devices
-from hdgemm.mpi.window import host_update
+from hdgemm.mpi._window import host_update
 
 def failing(a, b, c):
     if world().rank == 1:

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from hdgemm.mpi.linpack.sequence import INCREMENT, MULTIPLIER, SEED, RandomMatrix, jump, jumps
+from hdgemm.mpi.linpack._sequence import INCREMENT, MULTIPLIER, SEED, RandomMatrix, jump, jumps
 
 MODULUS = 1 << 64
 

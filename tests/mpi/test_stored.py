@@ -13,8 +13,8 @@ import hdgemm
 from hdgemm import mpi
 from hdgemm.cli.app import app
 from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.mpi._strips import Strips
 from hdgemm.mpi.communicator import Communicator
-from hdgemm.mpi.strips import Strips
 from hdgemm.options import Options
 from tests.mpi.ranks import CASES, MPIEXEC, mpiexec, ranks_of
 
@@ -253,7 +253,7 @@ def test_a_zero_of_stored_factors_is_a_singular_matrix():
 
 def test_the_file_of_an_operand_must_not_change_during_the_run(tmp_path, monkeypatch):
     np.save(tmp_path / "A.npy", np.eye(8))
-    from hdgemm.mpi.run import Run
+    from hdgemm.mpi._run import Run
 
     factor = Run.factor
 
@@ -391,7 +391,7 @@ def test_the_plan_holds_what_a_solution_takes():
 @pytest.mark.parametrize("where", ["A.h5::/A", "A.zarr", "A.bin::30x30:float64:F", "A.npy"])
 def test_every_format_is_read_and_row_major_files_are_written(tmp_path, monkeypatch, where):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hdgemm.mpi.strips.STRIP_BYTES", 1000)
+    monkeypatch.setattr("hdgemm.mpi._strips.STRIP_BYTES", 1000)
     a = np.random.default_rng(2).standard_normal((30, 30))
     b = np.arange(60.0).reshape(30, 2)
     with hdgemm.create(where, (30, 30), "float64") as stored:
@@ -408,7 +408,7 @@ import sys
 import numpy as np
 from hdgemm import mpi
 from hdgemm.matrices import zarr_draft
-import hdgemm.mpi.strips as strips
+import hdgemm.mpi._strips as strips
 from hdgemm.mpi.communicator import world
 
 zarr_draft.CHUNK, strips.STRIP_BYTES = (8, 4), 200

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hdgemm.errors import CancelledRunError, DeviceError, HdgemmError
 from hdgemm.matrices import arrays
@@ -23,8 +22,7 @@ from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slot_reuse import Batch
 from hdgemm.pipeline.slots import Operands
 from hdgemm.planning.build import build_plan
-from hdgemm.planning.case import OVERLAPS, Limits
-from hdgemm.planning.case import Case as PlanCase
+from hdgemm.planning.case import OVERLAPS, Case as PlanCase, Limits
 from hdgemm.planning.shapes import Shape
 from tests.reference import assert_close_in_eps, reference_gemm
 

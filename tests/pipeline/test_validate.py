@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, OperandSpec, Problem, Slots
 from hdgemm.pipeline.schedule import build_schedule

@@ -1,8 +1,7 @@
 """Units drawn one at a time form a valid plan, with about as few loads as a planned order."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.slot_reuse import DrawnUnits

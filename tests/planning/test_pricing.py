@@ -4,22 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hdgemm.machine.rates import H200, HOST, OPENCL
 from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.pipeline.schedule import build_schedule
+from hdgemm.planning._pricing import price
+from hdgemm.planning._search import search
+from hdgemm.planning._tile_costs import unit_counts, unit_loads
 from hdgemm.planning.build import build_plan
 from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.costs import Cost, op_cost
 from hdgemm.planning.expectation import expect, simulate
 from hdgemm.planning.planner import plan_for
-from hdgemm.planning.pricing import price
-from hdgemm.planning.search import search
 from hdgemm.planning.shapes import Shape, Shapes
-from hdgemm.planning.tile_costs import unit_counts, unit_loads
 from hdgemm.planning.virtual_time import Activity, run_lanes, speeds
 
 FILE = OperandSpec(place="file")

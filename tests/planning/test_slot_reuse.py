@@ -2,8 +2,7 @@
 
 from functools import cache
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hdgemm.machine.rates import HOST
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem, planned_bytes

@@ -3,8 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from hdgemm.pipeline.walk import Cut, Layout, Units, Walk, runs_between, runs_of
 

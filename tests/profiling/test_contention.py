@@ -3,9 +3,9 @@
 import pytest
 
 from hdgemm.errors import InputError
-from hdgemm.profiling import contention as contention_module
-from hdgemm.profiling.contention import Contention
-from hdgemm.profiling.probes import Probe
+from hdgemm.profiling import _contention as contention_module
+from hdgemm.profiling._contention import Contention
+from hdgemm.profiling._probes import Probe
 
 
 def probes(*names):

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from hdgemm.profiling import interference, other_load
-from hdgemm.profiling.interference import (
+from hdgemm.profiling import _interference as interference, other_load
+from hdgemm.profiling._interference import (
     Bus,
     Slice,
     cache_bytes,

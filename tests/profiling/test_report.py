@@ -8,12 +8,12 @@ from typer.testing import CliRunner
 
 from hdgemm.cli.app import app
 from hdgemm.errors import InputError
+from hdgemm.profiling._contention import Bandwidth
+from hdgemm.profiling._samples import Sample
+from hdgemm.profiling._verdict import Findings, judge
 from hdgemm.profiling.compare import compare, load_report
-from hdgemm.profiling.contention import Bandwidth
 from hdgemm.profiling.report import sections
 from hdgemm.profiling.results import Prediction, Profile, Rate, Rung, SizePoint
-from hdgemm.profiling.samples import Sample
-from hdgemm.profiling.verdict import Findings, judge
 
 
 def rung(*gflops):

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from hdgemm.pipeline.devices.registry import DeviceInfo, open_device
-from hdgemm.profiling import environment, profile
-from hdgemm.profiling.contention import Contention
-from hdgemm.profiling.environment import choose_target, describe_machine, measured_machine
-from hdgemm.profiling.probes import NAMES, open_probes
+from hdgemm.profiling import _environment as environment, profile
+from hdgemm.profiling._contention import Contention
+from hdgemm.profiling._environment import choose_target, describe_machine, measured_machine
+from hdgemm.profiling._probes import NAMES, open_probes
 from hdgemm.profiling.session import Effort
 
 SMALL = Effort(idle=0.05, window=0.01, rounds=1, run=0.02, ladder=0.1, repeats=(1, 1))
@@ -16,7 +16,7 @@ SMALL = Effort(idle=0.05, window=0.01, rounds=1, run=0.02, ladder=0.1, repeats=(
 
 @pytest.fixture(autouse=True)
 def _small_caches(monkeypatch):
-    monkeypatch.setattr("hdgemm.profiling.interference.cache_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("hdgemm.profiling._interference.cache_bytes", lambda: 1 << 20)
 
 
 def test_the_host_is_profiled_from_end_to_end(tmp_path):

@@ -8,11 +8,11 @@ from hdgemm.machine.rates import RESOURCES, assumed
 from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, Problem
 from hdgemm.planning.planner import plan_for
-from hdgemm.profiling.contention import Bandwidth
-from hdgemm.profiling.interference import Interference
+from hdgemm.profiling._contention import Bandwidth
+from hdgemm.profiling._interference import Interference
+from hdgemm.profiling._samples import Change, Sample
+from hdgemm.profiling._verdict import RESOURCE_NAMES, Findings, gains_from_twice, judge
 from hdgemm.profiling.results import Prediction, Profile, Rate, Rung
-from hdgemm.profiling.samples import Change, Sample
-from hdgemm.profiling.verdict import RESOURCE_NAMES, Findings, gains_from_twice, judge
 
 GAINS = {"device": 0.5, "pcie_up": 0.02, "pcie_down": 0.3, "host_memory": 0.01, "disk": 0.0}
 

@@ -7,8 +7,8 @@ import pytest
 
 import hdgemm
 from hdgemm import linalg
+from hdgemm.cluster._cluster_plan import plan_cluster
 from hdgemm.cluster.blocks import Costs
-from hdgemm.cluster.cluster_plan import plan_cluster
 from hdgemm.cluster.virtual_time import VirtualWorker
 from hdgemm.pipeline.plans import Plans
 from hdgemm.routines.registry import planned

@@ -14,7 +14,7 @@ SCRIPT = """
 import os, signal, sys, threading
 import numpy as np
 import hdgemm
-from hdgemm.matrices.hdf5 import LIBRARY_LOCK
+from hdgemm.matrices._hdf5 import LIBRARY_LOCK
 
 a, out, device = sys.argv[1:]
 options = hdgemm.Options(devices=device, host_memory="4MB", tile=(100, 100, 100))

@@ -16,7 +16,7 @@ from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
 from hdgemm.pipeline.plan import Problem
 from hdgemm.run import session as sessions
-from hdgemm.run.learned_rates import Learned, learn_alone, load_rates
+from hdgemm.run._learned_rates import Learned, learn_alone, load_rates
 from hdgemm.run.split_report import LeftOut
 from tests.reference import assert_close_in_eps
 

@@ -1,8 +1,7 @@
 """Every element of C once, whoever draws when and whoever fails."""
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hdgemm.pipeline.tiles import Rect
 from hdgemm.run.balance import Pool, PoolMember, Wait

@@ -11,8 +11,7 @@ from hdgemm.machine import calibration
 from hdgemm.machine.calibration import Figures
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
-from hdgemm.run import engine
-from hdgemm.run import session as sessions
+from hdgemm.run import engine, session as sessions
 from tests.reference import assert_close_in_eps
 
 RNG = np.random.default_rng(2)

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given
-from hypothesis import settings as examples
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings as examples, strategies as st
 from starlette.requests import Request
 
 from hdgemm.server import content, uploads

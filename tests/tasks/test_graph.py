@@ -2,10 +2,9 @@
 
 import random
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from hdgemm.tasks.graph import Graph
+from hdgemm.tasks._graph import Graph
 from hdgemm.tasks.task import Kernel
 from hdgemm.tasks.tiles import TaskTile
 

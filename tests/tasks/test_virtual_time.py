@@ -3,9 +3,9 @@
 import pytest
 
 from hdgemm.errors import DoesNotFitError
+from hdgemm.tasks._panel_widths import panel_widths
 from hdgemm.tasks.algorithms import ALGORITHMS
 from hdgemm.tasks.block_columns import BlockColumns, deal, even_widths, update_weights
-from hdgemm.tasks.panel_widths import panel_widths
 from hdgemm.tasks.task import Kernel
 from hdgemm.tasks.tiles import TaskTile
 from hdgemm.tasks.virtual_time import VirtualRun

@@ -4,8 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
 from hdgemm.matrices.operands import open_operand

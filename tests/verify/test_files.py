@@ -9,9 +9,9 @@ from hdgemm.matrices.base import Matrix
 from hdgemm.matrices.operands import open_operand
 from hdgemm.product.product import check_product
 from hdgemm.verify import verify
+from hdgemm.verify._projection import Placement, project
 from hdgemm.verify.check import conclude
 from hdgemm.verify.freivalds import Check, CheckSettings
-from hdgemm.verify.projection import Placement, project
 from tests.reference import DTYPES
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import CancelledRunError, InputError
-from hdgemm.linalg.devices.native import PANEL, factor_native
+from hdgemm.linalg.devices._native import PANEL, factor_native
 from hdgemm.machine.limits import cores
 from hdgemm.run.members import device_names
 

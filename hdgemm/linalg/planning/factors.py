@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hdgemm.call.run import folder_of, machine_of
 from hdgemm.errors import DoesNotFitError
+from hdgemm.linalg.planning._pricing import priced
 from hdgemm.linalg.planning.devices import slab_devices
-from hdgemm.linalg.planning.pricing import priced
 from hdgemm.linalg.planning.search import Storage, plan_slabs
 from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.linalg.planning.solve import COPIES, solve_bytes

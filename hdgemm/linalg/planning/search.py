@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
-from hdgemm.linalg.planning.pricing import priced
+from hdgemm.linalg.planning._pricing import priced
 from hdgemm.linalg.planning.slab import Columns, SlabPlan
 from hdgemm.matrices.read_ahead import STREAM_BUFFERS
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES, SHORT, leading

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from hdgemm.call.keywords import Call
     from hdgemm.call.run import OpenRun
     from hdgemm.durable.place import Checkpointing
-    from hdgemm.linalg.checkpoint import Command
+    from hdgemm.linalg._checkpoint import Command
     from hdgemm.matrices.stored import StoredMatrix
 
 #: Minimum interval between two records, in units of the last record's duration.

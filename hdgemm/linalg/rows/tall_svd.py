@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.rows._tree import FormQ, StoredReflectors, q_work, reflectors_work
 from hdgemm.linalg.rows.products import StoredProduct
 from hdgemm.linalg.rows.source import TallRows
-from hdgemm.linalg.rows.tree import FormQ, StoredReflectors, q_work, reflectors_work
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
 from hdgemm.linalg.rows.tsqr import Triangle
 

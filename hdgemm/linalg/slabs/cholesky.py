@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.fortran import cholesky_pairs, rank_k, trsm
-from hdgemm.linalg.slabs.column_span import add_product
+from hdgemm.linalg.slabs._column_span import add_product
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.tasks.kernels import factor_diagonal
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.call.recorder import Recorder
-    from hdgemm.linalg.slabs.column_span import ColumnSpan
+    from hdgemm.linalg.slabs._column_span import ColumnSpan
+    from hdgemm.linalg.slabs._resident import ResidentBlock
     from hdgemm.linalg.slabs.pipeline import SlabPipeline
-    from hdgemm.linalg.slabs.resident import ResidentBlock
     from hdgemm.linalg.slabs.slab import FactoredColumns
 
 #: Columns that LAPACK factors at once; wider trapezoids are halved.

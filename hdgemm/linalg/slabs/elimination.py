@@ -4,7 +4,7 @@ On the host a span is updated by each block of earlier columns, then by the span
 its slab, and then factored. Chunks depend on each other through their factors only, so that the
 panel of one slab is factored while other cores begin to update the next slab (lookahead).
 
-On other devices a slab is resident (`hdgemm.linalg.slabs.resident`): it is uploaded once, and
+On other devices a slab is resident (`hdgemm.linalg.slabs._resident`): it is uploaded once, and
 updated by each block of earlier columns. Its own columns are factored by panels. Each panel comes
 back to the host when all columns left of it have updated it, is factored by LAPACK, and updates the
 columns right of it on the devices: the columns of the next panel first, which the host factors
@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.linalg.planning.slab import Columns, factored, panels, strips
-from hdgemm.linalg.slabs.column_span import ColumnSpan
+from hdgemm.linalg.slabs._column_span import ColumnSpan
 from hdgemm.machine.limits import cores
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from hdgemm.linalg.planning.slab import SlabPlan
-    from hdgemm.linalg.slabs.column_span import Factorisation
-    from hdgemm.linalg.slabs.core_team import CoreTeam
+    from hdgemm.linalg.slabs._column_span import Factorisation
+    from hdgemm.linalg.slabs._core_team import CoreTeam
+    from hdgemm.linalg.slabs._resident import ResidentBlock, ResidentColumns
     from hdgemm.linalg.slabs.pipeline import SlabPipeline
-    from hdgemm.linalg.slabs.resident import ResidentBlock, ResidentColumns
     from hdgemm.linalg.slabs.slab import FactoredColumns, Slab
 
     _Ends = tuple[int, int]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.fortran import elimination_pairs, geqrt, trmm
-from hdgemm.linalg.slabs.column_span import add_product
+from hdgemm.linalg.slabs._column_span import add_product
 from hdgemm.linalg.slabs.elimination import queue_slab
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.linalg._checkpoint import SlabCheckpoint
     from hdgemm.linalg.planning.slab import Columns, SlabPlan
-    from hdgemm.linalg.slabs.column_span import ColumnSpan
+    from hdgemm.linalg.slabs._column_span import ColumnSpan
+    from hdgemm.linalg.slabs._resident import ResidentBlock
     from hdgemm.linalg.slabs.pipeline import SlabPipeline
-    from hdgemm.linalg.slabs.resident import ResidentBlock
     from hdgemm.linalg.slabs.slab import FactoredColumns
     from hdgemm.matrices.stored import StoredMatrix
 

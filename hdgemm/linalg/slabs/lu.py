@@ -9,7 +9,7 @@ import numpy as np
 
 from hdgemm.fortran import elimination_pairs, laswp, trsm
 from hdgemm.linalg.planning.slab import Columns
-from hdgemm.linalg.slabs.column_span import ColumnSpan, add_product
+from hdgemm.linalg.slabs._column_span import ColumnSpan, add_product
 from hdgemm.linalg.slabs.elimination import queue_slab
 from hdgemm.pipeline.devices.interchanges import moves_of
 from hdgemm.pipeline.devices.protocol import Triangle
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.call.recorder import Recorder
-    from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.linalg._checkpoint import SlabCheckpoint
+    from hdgemm.linalg.slabs._resident import ResidentBlock
     from hdgemm.linalg.slabs.pipeline import SlabPipeline
-    from hdgemm.linalg.slabs.resident import ResidentBlock
     from hdgemm.linalg.slabs.slab import FactoredColumns, Slab
 
 #: Overwrites a column-major panel by its factors; returns interchanges and the first zero pivot.

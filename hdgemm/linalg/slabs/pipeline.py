@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from hdgemm.linalg.slabs.buffers import SlabBuffers
-from hdgemm.linalg.slabs.copies import SlabCopies
-from hdgemm.linalg.slabs.core_team import CoreTeam
-from hdgemm.linalg.slabs.resident import resident_columns
+from hdgemm.linalg.slabs._buffers import SlabBuffers
+from hdgemm.linalg.slabs._copies import SlabCopies
+from hdgemm.linalg.slabs._core_team import CoreTeam
+from hdgemm.linalg.slabs._resident import resident_columns
 from hdgemm.linalg.slabs.slab import FactoredColumns, Slab, operations_on, wait_for
 from hdgemm.matrices.read_ahead import STREAM_BUFFERS
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.call.recorder import Recorder
-    from hdgemm.linalg.checkpoint import SlabCheckpoint
+    from hdgemm.linalg._checkpoint import SlabCheckpoint
     from hdgemm.linalg.planning.slab import Columns, SlabPlan
-    from hdgemm.linalg.slabs.resident import ResidentColumns
+    from hdgemm.linalg.slabs._resident import ResidentColumns
     from hdgemm.linalg.slabs.slab import Operations
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.pipeline.devices.protocol import NativeDevice

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from hdgemm.call.keywords import Call
     from hdgemm.call.plans import LinearPlan
-    from hdgemm.linalg.checkpoint import Command, SlabCheckpoint
+    from hdgemm.linalg._checkpoint import Command, SlabCheckpoint
     from hdgemm.linalg.storage import OpenOutput
 
 

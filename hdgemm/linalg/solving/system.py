@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from hdgemm.call.keywords import Call
     from hdgemm.call.run import OpenRun
-    from hdgemm.linalg.checkpoint import Command
+    from hdgemm.linalg._checkpoint import Command
     from hdgemm.linalg.planning.slab import Kind
     from hdgemm.linalg.planning.solve import SolvePlan
     from hdgemm.linalg.solving.columns import ColumnSolver, RightHandSides

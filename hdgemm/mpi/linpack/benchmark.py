@@ -12,27 +12,27 @@ from threadpoolctl import threadpool_limits
 
 from hdgemm.energy import Energy, EnergyMeter
 from hdgemm.machine.limits import memory_limit, thread_limit
-from hdgemm.mpi.communicator import world as all_processes
-from hdgemm.mpi.devices import Devices, open_devices
-from hdgemm.mpi.linpack.system import System
-from hdgemm.mpi.machine import check
-from hdgemm.mpi.processes import end_all, ending_all, threads_of
-from hdgemm.mpi.timeline import (
+from hdgemm.mpi._timeline import (
     HIDEABLE,
     PHASES,
     hidden_seconds,
     seconds_by_phase,
     seconds_by_thread,
 )
+from hdgemm.mpi.communicator import world as all_processes
+from hdgemm.mpi.devices import Devices, open_devices
+from hdgemm.mpi.linpack._system import System
+from hdgemm.mpi.machine import check
+from hdgemm.mpi.processes import end_all, ending_all, threads_of
 from hdgemm.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from hdgemm.mpi._timeline import Event
     from hdgemm.mpi.communicator import Communicator
+    from hdgemm.mpi.linpack._system import Vector
     from hdgemm.mpi.linpack.settings import Settings
-    from hdgemm.mpi.linpack.system import Vector
-    from hdgemm.mpi.timeline import Event
 
     T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from hdgemm.errors import InputError
-from hdgemm.mpi.broadcast import TOPOLOGIES
-from hdgemm.mpi.linpack.sequence import SEED
+from hdgemm.mpi._broadcast import TOPOLOGIES
+from hdgemm.mpi.linpack._sequence import SEED
 from hdgemm.mpi.variant import MAPPINGS, OVERLAPS, Variant
 
 if TYPE_CHECKING:

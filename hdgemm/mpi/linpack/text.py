@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.mpi.timeline import HIDEABLE, PHASES, picture
+from hdgemm.mpi._timeline import HIDEABLE, PHASES, picture
 from hdgemm.units import format_speed
 
 if TYPE_CHECKING:

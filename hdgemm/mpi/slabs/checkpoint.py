@@ -26,11 +26,11 @@ from hdgemm.durable.place import ResultPlace
 from hdgemm.durable.redo_log import RedoLog
 from hdgemm.errors import InputError
 from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.mpi._redistribution import Place, gather
+from hdgemm.mpi._results import open_made
+from hdgemm.mpi._strips import Rectangle, Strips
 from hdgemm.mpi.processes import together
-from hdgemm.mpi.redistribution import Place, gather
-from hdgemm.mpi.results import open_made
 from hdgemm.mpi.slabs.plan import BySlabs
-from hdgemm.mpi.strips import Rectangle, Strips
 from hdgemm.pipeline.tiles import Rect
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.base import Matrix, Operand
     from hdgemm.matrices.location import Location
+    from hdgemm.mpi._part import Part
     from hdgemm.mpi.communicator import Communicator
-    from hdgemm.mpi.part import Part
 
 
 class SlabCall(NamedTuple):

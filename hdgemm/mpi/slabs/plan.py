@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hdgemm.errors import DoesNotFitError
-from hdgemm.mpi import strips
+from hdgemm.mpi import _strips as strips
+from hdgemm.mpi._redistribution import BUFFERS
 from hdgemm.mpi.machine import held_bytes
-from hdgemm.mpi.redistribution import BUFFERS
 
 if TYPE_CHECKING:
     from hdgemm.mpi.variant import Variant

@@ -18,21 +18,21 @@ from hdgemm.linalg.stored_factors import reserve_beside, save_factors
 from hdgemm.matrices.companions import CompanionFiles
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.mpi.block_cyclic import BlockCyclicArray
-from hdgemm.mpi.operands import Loader
-from hdgemm.mpi.part import Part
+from hdgemm.mpi._block_cyclic import BlockCyclicArray
+from hdgemm.mpi._operands import Loader
+from hdgemm.mpi._part import Part
+from hdgemm.mpi._results import new_target
+from hdgemm.mpi._run import PIVOTINGS
+from hdgemm.mpi._substitution import interchange_strip
 from hdgemm.mpi.processes import together
-from hdgemm.mpi.results import new_target
-from hdgemm.mpi.run import PIVOTINGS
-from hdgemm.mpi.slabs.checkpoint import DurableFactors, SlabCall
-from hdgemm.mpi.slabs.elimination import (
+from hdgemm.mpi.slabs._elimination import (
     SlabElimination,
     StoredFactors,
     back_substitute,
     stream_part,
 )
+from hdgemm.mpi.slabs.checkpoint import DurableFactors, SlabCall
 from hdgemm.mpi.slabs.plan import Slabs, slab_bytes, stream_columns, strip_bytes
-from hdgemm.mpi.substitution import interchange_strip
 from hdgemm.product.target import result_at
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.mpi.run import Opened
+    from hdgemm.mpi._run import Opened
 
 
 @dataclass

@@ -20,6 +20,6 @@ A tile in the columns, a changed B tile in the rows. An error of the device show
 `bounds` gives the deviation of a correct tile and the errors that are found with certainty.
 """
 
-from hdgemm.pipeline.abft.counters import CheckedTiles, TileChecks
+from hdgemm.pipeline.abft._counters import CheckedTiles, TileChecks
 
 __all__ = ["CheckedTiles", "TileChecks"]

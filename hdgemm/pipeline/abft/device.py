@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.pipeline.abft.checksums import LoadSums, UnitSums, panel_rows, panels, wide
-from hdgemm.pipeline.abft.inspection import CheckedStages
+from hdgemm.pipeline.abft._checksums import LoadSums, UnitSums, panel_rows, panels, wide
+from hdgemm.pipeline.abft._inspection import CheckedStages
 from hdgemm.pipeline.devices.protocol import Block, Tile, view
 from hdgemm.pipeline.plan import largest_tiles
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.abft.counters import TileChecks
+    from hdgemm.pipeline._stages import Bound
+    from hdgemm.pipeline.abft._counters import TileChecks
     from hdgemm.pipeline.devices.protocol import After, Buffer, Completion, Device, HostBuffer
     from hdgemm.pipeline.plan import Operand, Plan
     from hdgemm.pipeline.schedule import Op
-    from hdgemm.pipeline.stages import Bound
     from hdgemm.pipeline.tiles import Load, Step, WorkUnit
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from hdgemm.pipeline.abft.checksums import SAMPLES, UnitSums, panels
-from hdgemm.pipeline.abft.inspection import CheckedStages
+from hdgemm.pipeline.abft._checksums import SAMPLES, UnitSums, panels
+from hdgemm.pipeline.abft._inspection import CheckedStages
 from hdgemm.pipeline.devices.host import host_view
 from hdgemm.pipeline.devices.protocol import Block, Tile
 from hdgemm.pipeline.tiles import Rect
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.pipeline.abft.counters import TileChecks
+    from hdgemm.pipeline._stages import Bound
+    from hdgemm.pipeline.abft._counters import TileChecks
     from hdgemm.pipeline.devices.protocol import After, Completion
     from hdgemm.pipeline.plan import Operand
     from hdgemm.pipeline.schedule import Op
-    from hdgemm.pipeline.stages import Bound
     from hdgemm.pipeline.tiles import WorkUnit
 
 #: B·x or y'·A of parts of one tile, by the part's extents.

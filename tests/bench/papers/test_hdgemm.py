@@ -11,7 +11,7 @@ from hdgemm.pipeline.plan import Problem
 from hdgemm.planning.build import build_plan
 from hdgemm.planning.case import Case, Limits
 from hdgemm.planning.expectation import simulate
-from hdgemm.profiling.verdict import gains_from_twice
+from hdgemm.profiling._verdict import gains_from_twice
 
 
 @pytest.fixture(scope="module")

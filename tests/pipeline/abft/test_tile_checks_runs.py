@@ -133,7 +133,7 @@ def test_other_words_are_refused():
 @pytest.mark.parametrize("strategy", ["initial", "data-placement"])
 def test_an_opencl_device_checks_and_computes_again(dtype, strategy, monkeypatch):
     pytest.importorskip("pyopencl")
-    from hdgemm.pipeline.devices.opencl.device import OpenCLDevice
+    from hdgemm.pipeline.devices.opencl._device import OpenCLDevice
 
     rng = np.random.default_rng(3)
     a, b, c = (draw(rng, shape, dtype) for shape in ((130, 70), (70, 150), (130, 150)))

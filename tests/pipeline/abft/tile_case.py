@@ -10,8 +10,7 @@ from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.pipeline.slots import Operands
 from hdgemm.planning.build import build_plan
-from hdgemm.planning.case import Case as PlanCase
-from hdgemm.planning.case import Limits
+from hdgemm.planning.case import Case as PlanCase, Limits
 from hdgemm.planning.shapes import Shape
 from tests.reference import assert_close_in_eps
 

@@ -1,8 +1,7 @@
 """LAPACK's interchanges as one permutation, held against their one-by-one application."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from hdgemm.fortran import laswp
 from hdgemm.pipeline.devices.interchanges import moves_of, permutation_of, pivots_of

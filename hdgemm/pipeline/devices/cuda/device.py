@@ -16,10 +16,10 @@ from numpy.lib.array_utils import byte_bounds
 
 from hdgemm.errors import DeviceError, InputError
 from hdgemm.matrices.device_arrays import UNKNOWN_STREAM
-from hdgemm.pipeline.devices.cuda.calls import Rows, copy_calls, gemm_call
-from hdgemm.pipeline.devices.cuda.driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
-from hdgemm.pipeline.devices.cuda.events import Clock, EventPool, Lane
-from hdgemm.pipeline.devices.cuda.memory import DeviceBuffer, PinnedBuffer
+from hdgemm.pipeline.devices.cuda._calls import Rows, copy_calls, gemm_call
+from hdgemm.pipeline.devices.cuda._driver import DEVICE_TO_HOST, HOST_TO_DEVICE, Driver
+from hdgemm.pipeline.devices.cuda._events import Clock, EventPool, Lane
+from hdgemm.pipeline.devices.cuda._memory import DeviceBuffer, PinnedBuffer
 from hdgemm.pipeline.devices.protocol import Block, Tile, first_byte
 from hdgemm.pipeline.plan import DeviceSpec
 

@@ -11,8 +11,8 @@ from hdgemm.pipeline.devices.opencl.platforms import Found, found_devices, missi
 from hdgemm.pipeline.devices.registry import DeviceInfo
 
 if TYPE_CHECKING:
-    from hdgemm.pipeline.devices.opencl.driver import Facts
-    from hdgemm.pipeline.devices.opencl.factoring import OpenCLNativeDevice
+    from hdgemm.pipeline.devices.opencl._driver import Facts
+    from hdgemm.pipeline.devices.opencl._factoring import OpenCLNativeDevice
 
 _NAME = re.compile(r"opencl(?::(\d{1,4})(?:/(\d{1,4}):(\d{1,4}))?)?")
 
@@ -72,8 +72,8 @@ def _unusable(found: Found) -> str:
     """Return the reason why a device cannot build a kernel; empty where it can."""
     import pyopencl as cl
 
-    from hdgemm.pipeline.devices.opencl.driver import driver_errors
-    from hdgemm.pipeline.devices.opencl.programs import build
+    from hdgemm.pipeline.devices.opencl._driver import driver_errors
+    from hdgemm.pipeline.devices.opencl._programs import build
 
     try:
         with driver_errors("its driver refused a context"):
@@ -130,7 +130,7 @@ def open_device(
     """
     found = locate(name)
 
-    from hdgemm.pipeline.devices.opencl.factoring import OpenCLNativeDevice
+    from hdgemm.pipeline.devices.opencl._factoring import OpenCLNativeDevice
     from hdgemm.pipeline.devices.opencl.tuning_cache import shapes_for
 
     shared = found.facts.kind == "cpu" if zero_copy is None else zero_copy

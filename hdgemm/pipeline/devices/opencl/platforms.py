@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyopencl as cl
 
-    from hdgemm.pipeline.devices.opencl.driver import Facts, OwnerProcess
+    from hdgemm.pipeline.devices.opencl._driver import Facts, OwnerProcess
 
 _LOG: Final = logging.getLogger(__name__)
 _INSTALL: Final = installation("opencl")
@@ -61,7 +61,7 @@ def _query_loader() -> tuple[OwnerProcess, tuple[Found, ...]]:
     except (ImportError, OSError) as error:
         raise DeviceUnavailableError(f"PyOpenCL cannot be imported: {error}") from error
 
-    from hdgemm.pipeline.devices.opencl.driver import OwnerProcess, driver_errors
+    from hdgemm.pipeline.devices.opencl._driver import OwnerProcess, driver_errors
 
     try:
         with driver_errors("querying the OpenCL loader for platforms"), pip_runtimes():
@@ -83,7 +83,7 @@ def _devices(platform: cl.Platform) -> list[Found]:
     """Return a platform's devices; a runtime without its hardware has none."""
     import pyopencl as cl
 
-    from hdgemm.pipeline.devices.opencl.driver import read_facts
+    from hdgemm.pipeline.devices.opencl._driver import read_facts
 
     try:
         return [Found(read_facts(handle), handle) for handle in platform.get_devices()]

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.pipeline.devices.opencl._search_space import BestFirst, Pruned, cores, prune, walks
 from hdgemm.pipeline.devices.opencl.kernel_shapes import CLASSES, SQUARE, same_layout
 from hdgemm.pipeline.devices.opencl.names import locate
-from hdgemm.pipeline.devices.opencl.search_space import BestFirst, Pruned, cores, prune, walks
 from hdgemm.pipeline.devices.opencl.tuning_cache import TuningCache, default_shape
 from hdgemm.pipeline.devices.opencl.tuning_process import TuningProcess, random_matrix
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -26,7 +26,7 @@ from hdgemm.pipeline.plan import flops_per_multiply_add
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from hdgemm.pipeline.devices.opencl.driver import Facts
+    from hdgemm.pipeline.devices.opencl._driver import Facts
     from hdgemm.pipeline.devices.opencl.kernel_shapes import KernelShape
     from hdgemm.pipeline.devices.opencl.tuning_cache import Trial
 

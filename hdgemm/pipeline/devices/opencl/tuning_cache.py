@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from hdgemm.pipeline.devices.opencl.driver import Facts
+    from hdgemm.pipeline.devices.opencl._driver import Facts
 
 _LOG: Final = logging.getLogger(__name__)
 _FORMAT: Final = 1

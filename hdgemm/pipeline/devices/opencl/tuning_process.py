@@ -20,10 +20,8 @@ import pyopencl as cl
 
 from hdgemm.child_process import child_command
 from hdgemm.errors import HdgemmError
-from hdgemm.pipeline.devices.opencl.driver import driver_errors
-from hdgemm.pipeline.devices.opencl.kernel_shapes import SQUARE, KernelShape, class_extents, reals
-from hdgemm.pipeline.devices.opencl.names import locate
-from hdgemm.pipeline.devices.opencl.programs import (
+from hdgemm.pipeline.devices.opencl._driver import driver_errors
+from hdgemm.pipeline.devices.opencl._programs import (
     GemmCall,
     Rows,
     Source,
@@ -31,6 +29,8 @@ from hdgemm.pipeline.devices.opencl.programs import (
     gemm_arguments,
     gemm_source,
 )
+from hdgemm.pipeline.devices.opencl.kernel_shapes import SQUARE, KernelShape, class_extents, reals
+from hdgemm.pipeline.devices.opencl.names import locate
 from hdgemm.pipeline.devices.opencl.tuning_cache import Outcome, Trial
 from hdgemm.pipeline.plan import flops_per_multiply_add
 

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from hdgemm.errors import DeviceError, InputError, InputTypeError
-from hdgemm.pipeline.devices.cuda.calls import (
+from hdgemm.pipeline.devices.cuda._calls import (
     MAX_PITCH,
     Rows,
     copy_calls,

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from hdgemm.device_check import check_device
-from hdgemm.matrices.dlpack import LEGACY_STREAM
+from hdgemm.matrices._dlpack import LEGACY_STREAM
 from hdgemm.pipeline.devices.cuda import list_devices, open_device
-from hdgemm.pipeline.devices.cuda.calls import GemmCall, TrsmCall
-from hdgemm.pipeline.devices.cuda.kernels import NAMES, SOURCE
+from hdgemm.pipeline.devices.cuda._calls import GemmCall, TrsmCall
+from hdgemm.pipeline.devices.cuda._kernels import NAMES, SOURCE
 from tests.pipeline.devices.cuda.standin import StandIn
 from tests.pipeline.devices.cuda.standin.blas import ROUTINES, SOLVES
 from tests.pipeline.devices.cuda.standin.memory import PointerAttributes

@@ -10,8 +10,8 @@ import pytest
 
 from hdgemm.errors import DeviceError, DeviceUnavailableError, DoesNotFitError, InputError
 from hdgemm.pipeline.devices.cuda import driven_by, open_device
-from hdgemm.pipeline.devices.cuda.calls import GemmCall
-from hdgemm.pipeline.devices.cuda.kernels import SOURCE
+from hdgemm.pipeline.devices.cuda._calls import GemmCall
+from hdgemm.pipeline.devices.cuda._kernels import SOURCE
 from hdgemm.pipeline.devices.interchanges import moves_of
 from hdgemm.pipeline.devices.protocol import DONE, Block, Tile
 from tests.pipeline.devices.cuda.cuda_bench import Bench, random, whole

@@ -11,8 +11,13 @@ import pytest
 from hdgemm.errors import DeviceUnavailableError, DoesNotFitError
 from hdgemm.machine.rates import H200, assumed
 from hdgemm.matrices.cuda_driver import DriverLibrary
-from hdgemm.pipeline.devices.cuda import driven_by, find, list_devices, open_device
-from hdgemm.pipeline.devices.cuda.driver import Driver
+from hdgemm.pipeline.devices.cuda import (
+    _find as find,
+    driven_by,
+    list_devices,
+    open_device,
+)
+from hdgemm.pipeline.devices.cuda._driver import Driver
 from tests.pipeline.devices.cuda.standin import Fault, Properties, StandIn
 from tests.pipeline.devices.cuda.standin.streams import CUDARuntimeError
 

@@ -11,8 +11,7 @@ from hdgemm import Options
 from hdgemm.blas.products import multiply
 from hdgemm.errors import AllocationError, DeviceError, DoesNotFitError
 from hdgemm.pipeline.devices.cuda import driven_by
-from hdgemm.pipeline.devices.recording import Fault as RecordedFault
-from hdgemm.pipeline.devices.recording import RecordingDevice
+from hdgemm.pipeline.devices.recording import Fault as RecordedFault, RecordingDevice
 from hdgemm.run.engine import REPLANS
 from tests.pipeline.devices.cuda.cuda_bench import random
 from tests.pipeline.devices.cuda.standin import StandIn

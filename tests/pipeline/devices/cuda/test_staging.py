@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hdgemm.errors import DeviceError, DoesNotFitError, HdgemmError
-from hdgemm.pipeline.devices.cuda import context
+from hdgemm.pipeline.devices.cuda import _context as context
 from hdgemm.pipeline.devices.page_buffer import PageBuffer
 from tests.pipeline.devices.cuda.cuda_bench import Bench
 from tests.pipeline.devices.cuda.standin import Fault

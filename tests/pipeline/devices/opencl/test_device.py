@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hdgemm import Options
 from hdgemm.blas.products import multiply
@@ -221,7 +220,7 @@ def test_strided_and_unaligned_application_memory_is_uploaded(any_device):
 
 
 def test_a_large_upload_passes_through_scratch_memory_in_pieces(monkeypatch):
-    from hdgemm.pipeline.devices.opencl import transfers
+    from hdgemm.pipeline.devices.opencl import _transfers as transfers
 
     monkeypatch.setattr(transfers, "SCRATCH_BYTES", 8 * 100)
     device = opened("Portable", zero_copy=False)

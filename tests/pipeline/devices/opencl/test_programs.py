@@ -5,8 +5,8 @@ import pyopencl as cl
 import pytest
 
 from hdgemm.errors import DeviceError
-from hdgemm.pipeline.devices.opencl import programs
-from hdgemm.pipeline.devices.opencl.driver import OwnerProcess
+from hdgemm.pipeline.devices.opencl import _programs as programs
+from hdgemm.pipeline.devices.opencl._driver import OwnerProcess
 from hdgemm.pipeline.devices.opencl.names import locate
 
 pytest.importorskip("pyopencl")

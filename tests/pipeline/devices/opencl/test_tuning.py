@@ -20,11 +20,16 @@ from tests.reference import DTYPES
 
 pytest.importorskip("pyopencl")
 
-from hdgemm.pipeline.devices.opencl import list_devices, search_space, tuner, tuning_cache
-from hdgemm.pipeline.devices.opencl.driver import Facts
+from hdgemm.pipeline.devices.opencl import (
+    _search_space as search_space,
+    list_devices,
+    tuner,
+    tuning_cache,
+)
+from hdgemm.pipeline.devices.opencl._driver import Facts
+from hdgemm.pipeline.devices.opencl._search_space import BestFirst, Candidate, cores, prune, walks
 from hdgemm.pipeline.devices.opencl.names import locate
 from hdgemm.pipeline.devices.opencl.platforms import Found
-from hdgemm.pipeline.devices.opencl.search_space import BestFirst, Candidate, cores, prune, walks
 from hdgemm.pipeline.devices.opencl.tuning_cache import Trial, TuningCache, default_shape
 from hdgemm.pipeline.devices.opencl.tuning_process import Trials, TuningProcess, is_wrong
 from hdgemm.pipeline.devices.opencl.tuning_report import histogram, to_json, write_report

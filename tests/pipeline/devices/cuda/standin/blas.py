@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hdgemm import fortran
-from hdgemm.pipeline.devices.cuda.calls import GemmCall, TrsmCall
+from hdgemm.pipeline.devices.cuda._calls import GemmCall, TrsmCall
 from tests.pipeline.devices.cuda.standin.memory import DEVICE, ILLEGAL_ADDRESS, PINNED, matrix
 from tests.pipeline.devices.cuda.standin.streams import CUBLASError, CUDARuntimeError
 

@@ -1,4 +1,4 @@
-"""The stand-in's `cupy.RawKernel`: the kernels of `hdgemm.pipeline.devices.cuda.kernels`."""
+"""The stand-in's `cupy.RawKernel`: the kernels of `hdgemm.pipeline.devices.cuda._kernels`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.pipeline.devices.cuda.kernels import NAMES
+from hdgemm.pipeline.devices.cuda._kernels import NAMES
 from tests.pipeline.devices.cuda.standin.blas import Library, Stored
 from tests.pipeline.devices.cuda.standin.memory import DEVICE, ILLEGAL_ADDRESS, INVALID_VALUE
 from tests.pipeline.devices.cuda.standin.streams import CUDADriverError, CUDARuntimeError

@@ -8,7 +8,7 @@ import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from hdgemm.pipeline.devices.cuda.context import CudaApi
+from hdgemm.pipeline.devices.cuda._context import CudaApi
 from tests.pipeline.devices.cuda.standin.blas import Blas
 from tests.pipeline.devices.cuda.standin.kernels import Kernel
 from tests.pipeline.devices.cuda.standin.memory import Memory

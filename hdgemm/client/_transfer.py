@@ -1,0 +1,227 @@
+"""Uploads and downloads of matrices: resumed after interruptions, checked by SHA-256."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+import numpy as np
+
+from hdgemm.client._connection import RemoteError
+from hdgemm.errors import InputError
+from hdgemm.matrices.factor_files import remove_described
+from hdgemm.matrices.layout import check_read
+from hdgemm.matrices.npy import read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from hdgemm.client._connection import Connection
+
+_PART: Final = 16 << 20
+_ATTEMPTS: Final = 8
+
+
+@dataclass(frozen=True)
+class RemoteMatrix:
+    """A matrix on the server."""
+
+    id: str
+
+    @property
+    def reference(self) -> dict[str, str]:
+        """How an input of a job names this matrix."""
+        return {"matrix": self.id}
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A matrix to be uploaded: its description, and its bytes by range."""
+
+    description: dict[str, Any]
+    size: int
+    read: Callable[[int, int], bytes | memoryview]
+
+
+@contextmanager
+def _opened(matrix: NDArray[Any] | str | os.PathLike[str]) -> Iterator[_Source]:
+    if isinstance(matrix, (str, os.PathLike)):
+        path = Path(matrix)
+        header = read_header(path)
+        _check(header.shape, header.dtype, str(path))
+        with path.open("rb") as stream:
+            fd, size = stream.fileno(), path.stat().st_size
+            described = {
+                "name": path.name[:200],
+                "shape": list(header.shape),
+                "format": "npy",
+                "dtype": header.dtype.name,
+                "order": "F" if header.fortran else "C",
+                "size": size,
+            }
+            yield _Source(described, size, lambda start, stop: os.pread(fd, stop - start, start))
+        return
+    _check(matrix.shape, matrix.dtype, "array")
+    fortran = matrix.flags.f_contiguous and not matrix.flags.c_contiguous
+    stored = matrix.T if fortran else matrix
+    flat = np.ascontiguousarray(stored, stored.dtype.newbyteorder("<")).reshape(-1)
+    view = flat.view(np.uint8).data
+    described = {
+        "shape": list(matrix.shape),
+        "dtype": matrix.dtype.name,
+        "format": "raw",
+        "order": "F" if fortran else "C",
+    }
+    yield _Source(described, view.nbytes, lambda start, stop: view[start:stop])
+
+
+def _check(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
+    if len(shape) != 2:
+        raise InputError(f"{name} must be a matrix (2-D), it has shape {shape}")
+    check_read(dtype, name)
+
+
+def upload(
+    connection: Connection,
+    matrix: NDArray[Any] | str | os.PathLike[str],
+    progress: Callable[[int, int], None] | None = None,
+) -> RemoteMatrix:
+    """Upload a matrix; bytes that the server already has are not sent again.
+
+    Raises
+    ------
+    InputError
+        `matrix` cannot be uploaded, or the service refuses it.
+    RemoteError
+        The service cannot be reached; call again to resume.
+    """
+    with _opened(matrix) as source:
+        digest = _digest(source)
+        info = _find(connection, source, digest) or _create(connection, source, digest)
+        at = f"/v1/matrices/{info['id']}"
+        while not info["complete"]:
+            for start, stop in _missing(info["received"], source.size):
+                data = source.read(start, stop)
+                info = connection.request(
+                    "PUT",
+                    f"{at}/content",
+                    content=bytes(data),
+                    headers=_part_headers(start, stop, source.size, data),
+                ).json()
+                if progress is not None:
+                    progress(sum(b - a for a, b in info["received"]), source.size)
+            info = connection.request("POST", f"{at}/complete", timeout=None).json()
+        return RemoteMatrix(info["id"])
+
+
+def _digest(source: _Source) -> str:
+    hashed = hashlib.sha256()
+    for start in range(0, source.size, _PART):
+        hashed.update(source.read(start, min(start + _PART, source.size)))
+    return hashed.hexdigest()
+
+
+def _find(connection: Connection, source: _Source, digest: str) -> dict[str, Any] | None:
+    found = connection.request("GET", "/v1/matrices", params={"sha256": digest}).json()
+    same = ("shape", "dtype", "order", "format")
+    known: list[dict[str, Any]] = [
+        info
+        for info in found["matrices"]
+        if all(info[key] == source.description[key] for key in same)
+    ]
+    return next(iter(sorted(known, key=lambda info: not info["complete"])), None)
+
+
+def _create(connection: Connection, source: _Source, digest: str) -> dict[str, Any]:
+    body = {**source.description, "sha256": digest}
+    answer = connection.request("POST", "/v1/matrices", repeatable=False, json=body)
+    created: dict[str, Any] = answer.json()
+    return created
+
+
+def _missing(received: list[list[int]], size: int) -> Iterator[tuple[int, int]]:
+    position = 0
+    for first, last in [*received, [size, size]]:
+        for start in range(position, first, _PART):
+            yield start, min(start + _PART, first)
+        position = max(position, last)
+
+
+def _part_headers(start: int, stop: int, size: int, data: bytes | memoryview) -> dict[str, str]:
+    digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
+    return {
+        "Content-Range": f"bytes {start}-{stop - 1}/{size}",
+        "Content-Digest": f"sha-256=:{digest}:",
+        "Content-Type": "application/octet-stream",
+    }
+
+
+def download(
+    connection: Connection,
+    path: str,
+    out: Path,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Download a .npy file; `out` appears when it is complete and its digest is right.
+
+    Raises
+    ------
+    RemoteError
+        The connection breaks too often, or the digest is wrong.
+    """
+    part = out.with_name(f".{out.name}.download")
+    etag = ""
+    try:
+        for attempt in range(_ATTEMPTS):
+            try:
+                etag = _fetch(connection, path, part, etag, progress)
+                break
+            except httpx.TransportError as error:
+                if attempt == _ATTEMPTS - 1:
+                    raise RemoteError(
+                        f"the connection broke {_ATTEMPTS} times during the download: {error}"
+                    ) from error
+        _check_digest(part, etag)
+        part.replace(out)
+        remove_described(out)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _fetch(
+    connection: Connection,
+    path: str,
+    part: Path,
+    etag: str,
+    progress: Callable[[int, int], None] | None,
+) -> str:
+    """Continue an interrupted download; return the content's ETag."""
+    have = part.stat().st_size if part.exists() and etag else 0
+    headers = {"Range": f"bytes={have}-", "If-Range": etag} if have else {}
+    with connection.stream(path, headers) as answer:
+        if answer.status_code != 206:
+            have = 0
+        total = have + int(answer.headers["content-length"])
+        with part.open("r+b" if have else "wb") as stream:
+            stream.seek(have)
+            for chunk in answer.iter_bytes(1 << 20):
+                stream.write(chunk)
+                have += len(chunk)
+                if progress is not None:
+                    progress(have, total)
+        return str(answer.headers["etag"])
+
+
+def _check_digest(part: Path, etag: str) -> None:
+    with part.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != etag.strip('"'):
+        raise RemoteError(f"the download has SHA-256 {found}, the service's file has {etag}")

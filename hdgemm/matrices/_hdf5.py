@@ -1,0 +1,275 @@
+"""HDF5 datasets: plain elements at their file offsets, all others through h5py.
+
+Of contiguous and of uncompressed chunked datasets h5py only tells the layout: during a run their
+file is not open in h5py, and elements are read as from any other file. Filtered, virtual and
+external datasets, and files of other drivers, are read through h5py.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.errors import HdgemmError, InputError, MatrixIOError, load_extra
+from hdgemm.matrices._chunkfiles import ChunkFiles
+from hdgemm.matrices._hdf5_links import check_links, datasets_in
+from hdgemm.matrices._rectangles import RectangleMatrix
+from hdgemm.matrices.filematrix import FileMatrix
+from hdgemm.matrices.files import BlockFile, check_regular, sync_file
+from hdgemm.matrices.layout import check_read
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+    from contextlib import ExitStack
+
+    from hdgemm.matrices.base import Matrix
+
+#: The HDF5 library serves one thread at a time, for all files together.
+LIBRARY_LOCK: Final = threading.RLock()
+# A thread that a forked child lacks may hold it. h5py's own lock keeps HDF5 whole.
+os.register_at_fork(after_in_child=LIBRARY_LOCK._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def load_h5py() -> Any:
+    """Import h5py, or say how to get it."""
+    return load_extra("h5py", "HDF5 files need h5py", "hdf5")
+
+
+@contextmanager
+def library(verb: str, path: Path) -> Iterator[None]:
+    """Hold HDF5's lock, and raise its errors as `MatrixIOError`: "cannot `verb` `path`"."""
+    with LIBRARY_LOCK:
+        try:
+            yield
+        except HdgemmError:
+            raise
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            raise MatrixIOError(
+                f"cannot {verb} {path}: {error}", path=str(path), offset=0, length=0
+            ) from error
+
+
+def open_hdf5(path: Path, item: str, *, writable: bool = False) -> Matrix:
+    """Open one dataset of a file; raises what `open_location` raises."""
+    check_regular(path)
+    with library("read", path):
+        file = open_file(path, "r+" if writable else "r")
+        try:
+            item = item or _only_matrix(file, path)
+            matrix = _from_dataset(
+                _find(file, path, item), f"{path}::/{item}", writable=writable, file=file
+            )
+        except BaseException:
+            file.close()
+            raise
+        if not isinstance(matrix, RectangleMatrix):
+            file.close()
+        return matrix
+
+
+def from_dataset(dataset: Any, what: str, *, writable: bool = False) -> Matrix:
+    """Take an `h5py.Dataset` that the caller has open.
+
+    It is read at its file offsets where the file has plain elements; it is written through h5py,
+    which may hold parts of it in memory.
+    """
+    with LIBRARY_LOCK:
+        if writable and dataset.file.mode == "r":
+            raise InputError(f"{what} is to be overwritten, but its file is open for reading only")
+        if dataset.file.mode != "r":
+            dataset.file.flush()
+        name = f"{_file_of(dataset) or dataset.file.filename}::{dataset.name}"
+        return _from_dataset(dataset, name, writable=writable)
+
+
+def open_file(path: Path, mode: str) -> Any:
+    """Open a file in h5py; called, like everything of h5py, with the library's lock held."""
+    h5py = load_h5py()
+    try:
+        # Blocks are cut at chunks, so that HDF5's cache of 8 MB for each dataset would be unused.
+        return h5py.File(path, mode, **({"rdcc_nbytes": 0} if mode == "r" else {}))
+    except OSError as error:
+        message = f"cannot open {path} as HDF5: {error}"
+        if mode == "r+" and "already open" in str(error):
+            message = (
+                f"cannot write to {path}, which HDF5 has open for reading, as it has the file of a "
+                "compressed matrix while that is read: store the result in another file"
+            )
+        raise InputError(message, path=str(path)) from error
+
+
+def _only_matrix(file: Any, path: Path) -> str:
+    """Return the name of the only dataset of two dimensions; `InputError` unless there is one."""
+    h5py = load_h5py()
+    found: list[str] = []
+
+    def note(name: str, each: Any) -> None:
+        if isinstance(each, h5py.Dataset) and each.ndim == 2:
+            found.append(name)
+
+    file.visititems(note)
+    if len(found) != 1:
+        raise InputError(
+            f"{path} names no dataset, and the file has {', '.join(found[:20]) or 'no matrix'}: "
+            f"write it like '{path}::/{found[0] if found else 'A'}'",
+            path=str(path),
+        )
+    return found[0]
+
+
+def _find(file: Any, path: Path, item: str) -> Any:
+    h5py = load_h5py()
+    try:
+        check_links(file, item)
+        # Unlike `get`, indexing tells why a dataset cannot be opened.
+        found = file[item] if item in file else None  # noqa: SIM401
+    except (KeyError, OSError) as error:
+        raise InputError(f"cannot open {path}::{item}: {error}", path=str(path)) from error
+    if not isinstance(found, h5py.Dataset):
+        there = ", ".join(datasets_in(file)) or "none"
+        raise InputError(
+            f"{path} has no dataset {item!r}; at its top level are: {there}",
+            path=str(path),
+        )
+    return found
+
+
+def _from_dataset(dataset: Any, name: str, *, writable: bool, file: Any = None) -> Matrix:
+    """Open a dataset at its offsets in its true file where it has such, else through h5py.
+
+    `file` is the file that was opened for it, None for a dataset of the caller's.
+    """
+    if dataset.ndim != 2:
+        raise InputError(f"{name} must be a matrix (2-D), it has shape {dataset.shape}")
+    check_read(dataset.dtype, name)
+    if dataset.is_virtual or dataset.external:
+        return _in_other_files(dataset, name, file, writable=writable)
+    path = _file_of(dataset)
+    if path is None or (writable and file is None):
+        return _through_h5py(dataset, name, file, home=path, writable=writable)
+    offset = dataset.id.get_offset() if dataset.chunks is None else None
+    if offset is not None or not dataset.size:
+        source = _source(dataset)
+        opened = BlockFile(path, writable=writable)
+        matrix = FileMatrix(opened, dataset.shape, dataset.dtype, offset or 0, source=source)
+        matrix.name = name
+        return matrix
+    if dataset.chunks and not writable and dataset.id.get_create_plist().get_nfilters() == 0:
+        return _plain_chunks(dataset, name, path)
+    return _through_h5py(dataset, name, file, home=path, writable=writable)
+
+
+def _file_of(dataset: Any) -> Path | None:
+    """Return the file that holds a dataset, which may be another than the one that links to it;
+    None where HDF5 does not keep it as one plain file.
+    """
+    if dataset.file.driver != "sec2":
+        return None
+    path = Path(f"/proc/self/fd/{dataset.file.id.get_vfd_handle()}").readlink()
+    return path if path.is_file() else None
+
+
+def _in_other_files(
+    dataset: Any, name: str, file: Any, *, writable: bool
+) -> FileMatrix | RectangleMatrix:
+    """Open a virtual dataset, or one with external storage, all files of which are there.
+
+    Of a missing one, or one that is found from one working directory only, HDF5 would read fill
+    values: `InputError`.
+    """
+    path = Path(dataset.file.filename).absolute()
+    if dataset.is_virtual:
+        names = {source.file_name for source in dataset.virtual_sources()} - {"."}
+        places = [path.parent / one for one in names if "%" not in one]  # % stands for many files
+    else:
+        places = [Path(one).absolute() for one, _, _ in dataset.external]
+    for place in places:
+        if not place.exists():
+            raise InputError(f"{name} keeps elements in {place}, which is missing")
+        check_regular(place)
+    if dataset.is_virtual or len(places) > 1 or "HDF5_EXTFILE_PREFIX" in os.environ:
+        files = tuple(places) if dataset.external else (*places, path)
+        return _through_h5py(dataset, name, file, writable=writable, files=files)
+    (_, offset, _), opened = dataset.external[0], BlockFile(places[0], writable=writable)
+    return FileMatrix(opened, dataset.shape, dataset.dtype, offset, source=_source(dataset))
+
+
+def _plain_chunks(dataset: Any, name: str, path: Path) -> ChunkFiles:
+    """Open uncompressed chunks at their offsets in the file."""
+    offsets: dict[tuple[int, int], int] = {}
+    high, wide = dataset.chunks
+
+    def note(chunk: Any) -> None:
+        row, col = chunk.chunk_offset
+        offsets[row // high, col // wide] = chunk.byte_offset
+
+    dataset.id.chunk_iter(note)
+    file = BlockFile(path)
+    dtype = dataset.dtype
+
+    def open_chunk(index: tuple[int, int], _stack: ExitStack, _write: bool) -> FileMatrix | None:
+        offset = offsets.get(index)
+        return None if offset is None else FileMatrix(file, (high, wide), dtype, offset)
+
+    return ChunkFiles(
+        name,
+        dataset.shape,
+        dtype,
+        (high, wide),
+        dataset.fillvalue,
+        open_chunk,
+        _source(dataset),
+        home=path,
+        flush=file.flush,
+        close=file.close,
+    )
+
+
+def _through_h5py(
+    dataset: Any,
+    name: str,
+    opened: Any,
+    *,
+    writable: bool,
+    home: Path | None = None,
+    files: tuple[Path, ...] = (),
+) -> RectangleMatrix:
+    """Read and write through h5py; closing the matrix closes `opened`, if given."""
+
+    def flush() -> None:
+        with LIBRARY_LOCK:
+            dataset.file.flush()
+        if home is not None:
+            sync_file(home)
+
+    def close() -> None:
+        with LIBRARY_LOCK:
+            dataset.file.close()
+            opened.close()
+
+    matrix = RectangleMatrix(
+        dataset,
+        name=name,
+        chunk=dataset.chunks,
+        keeps=not writable,
+        lock=LIBRARY_LOCK,
+        flush=flush,
+        source=_source(dataset),
+        close=None if opened is None else close,
+        home=home,
+    )
+    matrix.files = files
+    return matrix
+
+
+def _source(dataset: Any) -> Hashable:
+    """Return the identity of a dataset, whatever names lead to it."""
+    place = load_h5py().h5o.get_info(dataset.id).addr
+    path = _file_of(dataset)
+    if path is None:
+        return dataset.file.filename, place
+    status = path.stat()
+    return (status.st_dev, status.st_ino), place

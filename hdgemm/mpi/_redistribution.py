@@ -1,0 +1,253 @@
+"""Redistribution between strips of stored matrices and block-cyclic parts (MPI_Alltoallv).
+
+In each turn every rank has one strip at most, of which each other rank gets, or gives, the rows and
+columns that it holds. All ranks know all strips, so that only elements are sent.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hdgemm.matrices.transfer import copy_rows
+from hdgemm.mpi._strips import Rectangle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from hdgemm.mpi._part import Part
+    from hdgemm.mpi._strips import Strips
+    from hdgemm.mpi.distribution import Axis
+
+
+class _Messages:
+    """Memory of the messages that one rank sends and receives, used again in each turn.
+
+    First touches of new memory would take longer than the copies.
+    """
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._dtype = dtype
+        self._memory = {"sent": np.empty(0, dtype), "found": np.empty(0, dtype)}
+
+    def get(self, name: str, size: int) -> NDArray[Any]:
+        """Return so many elements, whose content is undefined."""
+        if self._memory[name].size < size:
+            self._memory[name] = np.empty(size, self._dtype)
+        return self._memory[name][:size]
+
+
+_NOTHING: Final = Rectangle(0, 0, 0, 0)
+#: Strips, and buffers of messages, that a rank holds at a time: the strip that is redistributed,
+#: the next or last one, and what is sent and received of the first.
+BUFFERS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a stored matrix lies in a distributed one.
+
+    Parameters
+    ----------
+    part
+        This rank's part.
+    first
+        The column of the distributed matrix that the matrix's first one is.
+    trans
+        The stored matrix is the transpose.
+    top
+        The row of the distributed matrix that the matrix's first one is.
+    """
+
+    part: Part
+    first: int = 0
+    trans: bool = False
+    top: int = 0
+
+    @property
+    def axes(self) -> tuple[Axis, Axis]:
+        """The axes of stored rows and of stored columns."""
+        part = self.part
+        return (part.cols, part.rows) if self.trans else (part.rows, part.cols)
+
+    @property
+    def view(self) -> NDArray[Any]:
+        """Elements of this rank in the stored orientation."""
+        return self.part.a.T if self.trans else self.part.a
+
+    def spans(self, strip: Rectangle) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the rows and the columns of a strip, as positions on the axes."""
+        low, left = (self.first, self.top) if self.trans else (self.top, self.first)
+        row, col = strip.row + low, strip.col + left
+        return (row, row + strip.rows), (col, col + strip.cols)
+
+    def local(self, strip: Rectangle) -> NDArray[Any]:
+        """Return this rank's elements of a strip, which lie together."""
+        (rows, cols), (high, wide) = self.axes, self.spans(strip)
+        return self.view[
+            rows.below(high[0]) : rows.below(high[1]), cols.below(wide[0]) : cols.below(wide[1])
+        ]
+
+    def processes(self) -> list[tuple[int, int]]:
+        """Return the place of each rank on both axes, by its number in the grid."""
+        rows, cols = self.part.rows, self.part.cols
+        grid = [(row, col) for row in range(rows.processes) for col in range(cols.processes)]
+        return [(col, row) if self.trans else (row, col) for row, col in grid]
+
+
+def scatter(
+    strips: Strips, place: Place, read: Callable[[Rectangle, NDArray[Any]], object]
+) -> None:
+    """Read strips and deal their elements to the ranks that hold them.
+
+    `read` fills an array with one strip; it is called in a thread, while the strip before is dealt.
+    It raises nothing: the other ranks wait for its elements.
+    """
+    with ThreadPoolExecutor(1, "hdgemm-read") as reader:
+        memory = [np.empty(strips.elements, place.part.a.dtype) for _ in range(2)]
+        messages = _Messages(place.part.a.dtype)
+
+        def begin(turn: int, strip: Rectangle) -> Any:
+            array = memory[turn % 2][: strip.rows * strip.cols].reshape(strip.rows, strip.cols)
+            return array, reader.submit(read, strip, array) if array.size else None
+
+        rank, turns = place.part.grid.rank, list(_turns(strips, place.part.grid.size))
+        begun = [begin(0, turns[0][rank])] if turns else []
+        for turn, now in enumerate(turns):
+            array, reading = begun.pop()
+            if reading is not None:
+                reading.result()
+            if turn + 1 < len(turns):
+                begun.append(begin(turn + 1, turns[turn + 1][rank]))
+            _deal(place, now, array, messages)
+
+
+def gather(
+    strips: Strips, place: Place, write: Callable[[Rectangle, NDArray[Any]], object]
+) -> None:
+    """Gather strips from the ranks that hold their elements, and write them.
+
+    `write` is called with one strip at a time, in a thread, while the next one is gathered. It
+    raises nothing: the other ranks wait for this one.
+    """
+    with ThreadPoolExecutor(1, "hdgemm-write") as writer:
+        memory = [np.empty(strips.elements, place.part.a.dtype) for _ in range(2)]
+        messages = _Messages(place.part.a.dtype)
+        rank, writing = place.part.grid.rank, None
+        for turn, now in enumerate(_turns(strips, place.part.grid.size)):
+            strip = now[rank]
+            array = memory[turn % 2][: strip.rows * strip.cols].reshape(strip.rows, strip.cols)
+            _collect(place, now, array, messages)
+            if writing is not None:
+                writing.result()
+            writing = writer.submit(write, strip, array) if array.size else None
+
+
+def _turns(strips: Strips, ranks: int) -> Iterator[list[Rectangle]]:
+    """Yield the strips of all ranks, turn by turn."""
+    rectangles = strips.rectangles()
+    while found := list(islice(rectangles, ranks)):
+        yield found + [_NOTHING] * (ranks - len(found))
+
+
+def _deal(
+    place: Place, strips: Sequence[Rectangle], array: NDArray[Any], messages: _Messages
+) -> None:
+    """Send the elements of this rank's strip, and store all that arrive."""
+    grid = place.part.grid
+    if grid.size == 1:
+        copy_rows(place.local(strips[0]), array)
+        return
+    rank, own = grid.rank, strips[grid.rank]
+    cuts = [_cuts(place, own, process) for process in place.processes()]
+    counts = [0 if process == rank else _size(cut) for process, cut in enumerate(cuts)]
+    sent = messages.get("sent", sum(counts))
+    for part, cut in _parts(sent, counts, cuts):
+        _copy(array, part, cut)
+    targets = [place.local(strip) for strip in strips]
+    sizes = [0 if process == rank else each.size for process, each in enumerate(targets)]
+    found = messages.get("found", sum(sizes))
+    grid.exchange(sent, counts, sizes, found)
+    _copy(array, targets[rank], cuts[rank])
+    for target, part in zip(targets, _split(found, sizes), strict=True):
+        if part.size:
+            copy_rows(target, part.reshape(target.shape))
+
+
+def _collect(
+    place: Place, strips: Sequence[Rectangle], array: NDArray[Any], messages: _Messages
+) -> None:
+    """Send this rank's elements of all strips, and fill in its own strip."""
+    grid = place.part.grid
+    if grid.size == 1:
+        np.copyto(array, place.local(strips[0]))
+        return
+    rank = grid.rank
+    sources = [place.local(strip) for strip in strips]
+    sizes = [0 if process == rank else each.size for process, each in enumerate(sources)]
+    sent = messages.get("sent", sum(sizes))
+    for source, part in zip(sources, _split(sent, sizes), strict=True):
+        if part.size:
+            np.copyto(part.reshape(source.shape), source)
+    cuts = [_cuts(place, strips[rank], process) for process in place.processes()]
+    counts = [0 if process == rank else _size(cut) for process, cut in enumerate(cuts)]
+    found = messages.get("found", sum(counts))
+    grid.exchange(sent, sizes, counts, found)
+    _copy(array, sources[rank], cuts[rank], back=True)
+    for part, cut in _parts(found, counts, cuts):
+        _copy(array, part, cut, back=True)
+
+
+def _split(message: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
+    """Return the elements of each process, which lie one after the other."""
+    return np.split(message, np.cumsum(sizes)[:-1])
+
+
+#: Rows and columns of a strip that one rank holds, as slices of the strip.
+_Cut = tuple[list[slice], list[slice]]
+
+
+def _cuts(place: Place, strip: Rectangle, process: tuple[int, int]) -> _Cut:
+    """Return the parts of a strip that a process holds."""
+    rows, cols = (
+        [slice(low - span[0], high - span[0]) for low, high in axis.pieces(own, *span)]
+        for axis, own, span in zip(place.axes, process, place.spans(strip), strict=True)
+    )
+    return rows, cols
+
+
+def _size(cut: _Cut) -> int:
+    rows, cols = (sum(int(part.stop - part.start) for part in parts) for parts in cut)
+    return rows * cols
+
+
+def _parts(
+    message: NDArray[Any], counts: Sequence[int], cuts: Sequence[_Cut]
+) -> Iterator[tuple[NDArray[Any], _Cut]]:
+    """Yield the elements of each other process as a matrix, and its parts of a strip."""
+    for part, count, cut in zip(_split(message, counts), counts, cuts, strict=True):
+        if count:
+            yield part.reshape(sum(each.stop - each.start for each in cut[0]), -1), cut
+
+
+def _copy(array: NDArray[Any], packed: NDArray[Any], cut: _Cut, *, back: bool = False) -> None:
+    """Copy the parts of a strip to a matrix of them alone, or back."""
+    rows, cols = cut
+    top = 0
+    for row in rows:
+        high, left = row.stop - row.start, 0
+        for col in cols:
+            wide = col.stop - col.start
+            piece = packed[top : top + high, left : left + wide]
+            if back:
+                array[row, col] = piece
+            else:
+                piece[:] = array[row, col]
+            left += wide
+        top += high
