@@ -88,7 +88,8 @@ def _check_operands(what: Sequence[Any], product: dict[str, Any]) -> None:
     """Refuse operands that are missing or do not fit together, before a worker is started."""
     from hdgemm.product.product import Product
 
-    Product.of(*what, **{name: value for name, value in product.items() if name != "options"})
+    arguments = {name: value for name, value in product.items() if name != "options"}
+    Product.of(*what, **arguments, whole=True)
 
 
 def _map_of(tiles: TileGrid) -> Text:

@@ -68,6 +68,7 @@ def command(
         "out": out,
         "trans_a": trans_a,
         "trans_b": trans_b,
+        "dtype": dtype,
         "options": args.make_options(
             host_memory=host_memory,
             device_memory=device_memory,
@@ -81,8 +82,6 @@ def command(
     }
     if no_clobber:
         refuse_existing(out)
-    if cluster is not None and dtype is not None:
-        raise InputError("--dtype is for one machine: leave it out with --cluster")
     outputs = Outputs(
         trace=trace, gantt=gantt, tilemap=tilemap, report=report, quiet=quiet, as_json=as_json
     )
@@ -96,7 +95,7 @@ def command(
         return
     args.refuse_storage_alone(storage)
     if dry_run:
-        plans = plan(a, b, **product, dtype=dtype)
+        plans = plan(a, b, **product)
         place = parse_location(out)
         place.kind.check_new(place, durable=checkpoint)
         print_plans(plans, as_json=as_json)
@@ -115,12 +114,12 @@ def command(
             "--checkpoint": checkpoint,
             "--restart": restart,
         }
-        outputs.show(out.name, _planned_run(plan_file, a, b, {**product, "dtype": dtype}, fixed))
+        outputs.show(out.name, _planned_run(plan_file, a, b, product, fixed))
         return
     outputs.show(
         out.name,
         lambda progress: multiply(
-            a, b, **product, dtype=dtype, progress=progress, checkpoint=checkpoint, restart=restart
+            a, b, **product, progress=progress, checkpoint=checkpoint, restart=restart
         ),
     )
 

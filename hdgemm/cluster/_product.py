@@ -46,6 +46,7 @@ def multiply(
     trans_a: int = False,
     trans_b: int = False,
     out: Any,
+    dtype: Any = None,
     storage: float | str | None = None,
     **keywords: Unpack[ClusterKeywords],
 ) -> Report:
@@ -65,6 +66,8 @@ def multiply(
     out
         Where C goes, in such storage: a path or location, or a matrix that is overwritten and not
         read.
+    dtype
+        As in `hdgemm.matmul`: of C and of the arithmetic; None: int64 for integers, else theirs.
     options
         For each worker: memory, devices, threads. None: Dask's limits of memory and threads. With
         `verify` True, this process checks the whole C before it is published.
@@ -109,7 +112,16 @@ def multiply(
     call = Call.of(**keywords)
     bandwidth = parse_bandwidth(storage)
     product = Product.of(
-        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out, whole=True
+        a,
+        b,
+        alpha=alpha,
+        beta=beta,
+        c=c,
+        trans_a=trans_a,
+        trans_b=trans_b,
+        out=out,
+        dtype=dtype,
+        whole=True,
     )
     if not product.reads_product:
         return compute(product, replace(call, checkpoint=False, restart=False))

@@ -43,6 +43,7 @@ def plan(
     trans_a: int = False,
     trans_b: int = False,
     out: Any,
+    dtype: Any = None,
     options: Options | None = None,
     storage: float | str | None = None,
 ) -> ClusterPlan:
@@ -53,7 +54,7 @@ def plan(
 
     Parameters
     ----------
-    a, b, client, alpha, beta, c, trans_a, trans_b, out, options, storage
+    a, b, client, alpha, beta, c, trans_a, trans_b, out, dtype, options, storage
         As in `hdgemm.cluster.multiply`.
 
     Returns
@@ -78,7 +79,16 @@ def plan(
     """
     check_client(client)
     product = Product.of(
-        a, b, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, out=out, whole=True
+        a,
+        b,
+        alpha=alpha,
+        beta=beta,
+        c=c,
+        trans_a=trans_a,
+        trans_b=trans_b,
+        out=out,
+        dtype=dtype,
+        whole=True,
     ).unwatched()
     if not product.reads_product:
         raise InputError("alpha = 0 or an extent of zero: nothing is multiplied")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -31,9 +31,130 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Unpack
 
+    from numpy.typing import NDArray
+
+    from hdgemm.call.keywords import Place, Source, Stored, Where
     from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.matrices.stored import StoredMatrix
 
 
+@overload
+def qr(
+    a: Source,
+    overwrite_a: bool = False,
+    lwork: int | None = None,
+    mode: Literal["full", "economic"] = "full",
+    pivoting: bool = False,
+    check_finite: bool = True,
+    *,
+    strategy: str = "hybrid",
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[NDArray[Any], NDArray[Any]]: ...
+@overload
+def qr(
+    a: Source,
+    overwrite_a: bool = False,
+    lwork: int | None = None,
+    mode: Literal["full", "economic"] = "full",
+    pivoting: bool = False,
+    check_finite: bool = True,
+    *,
+    strategy: str = "hybrid",
+    out: tuple[Place, Place],
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Stored, Stored]: ...
+@overload
+def qr(
+    a: Source,
+    overwrite_a: bool = False,
+    lwork: int | None = None,
+    *,
+    mode: Literal["r"],
+    pivoting: bool = False,
+    check_finite: bool = True,
+    strategy: str = "hybrid",
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[NDArray[Any]]: ...
+@overload
+def qr(
+    a: Source,
+    overwrite_a: bool = False,
+    lwork: int | None = None,
+    *,
+    mode: Literal["r"],
+    pivoting: bool = False,
+    check_finite: bool = True,
+    strategy: str = "hybrid",
+    out: Place,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Stored]: ...
+@overload
+def qr(
+    a: Source,
+    overwrite_a: Literal[False] = False,
+    lwork: int | None = None,
+    *,
+    mode: Literal["raw"],
+    pivoting: bool = False,
+    check_finite: bool = True,
+    strategy: str = "hybrid",
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[QRFactors, NDArray[Any]]: ...
+@overload
+def qr(
+    a: Source,
+    overwrite_a: bool = False,
+    lwork: int | None = None,
+    *,
+    mode: Literal["raw"],
+    pivoting: bool = False,
+    check_finite: bool = True,
+    strategy: str = "hybrid",
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[QRFactors, NDArray[Any] | None]: ...
+@overload
+def qr(
+    a: Source,
+    overwrite_a: bool = False,
+    lwork: int | None = None,
+    *,
+    mode: Literal["raw"],
+    pivoting: bool = False,
+    check_finite: bool = True,
+    strategy: str = "hybrid",
+    out: tuple[Place, Place],
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[QRFactors, Stored]: ...
+@overload
+def qr(
+    a: Source,
+    overwrite_a: bool = False,
+    lwork: int | None = None,
+    *,
+    mode: Literal["raw"],
+    pivoting: bool = False,
+    check_finite: bool = True,
+    strategy: str = "hybrid",
+    out: NDArray[Any] | StoredMatrix | Where,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[QRFactors, None]: ...
+@overload
+def qr(
+    a: Any,
+    overwrite_a: bool = False,
+    lwork: int | None = None,
+    mode: str = "full",
+    pivoting: bool = False,
+    check_finite: bool = True,
+    *,
+    strategy: str = "hybrid",
+    out: Any = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Any, ...]: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def qr(
     a: Any,

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from hdgemm.dtypes import ELEMENT_TYPES, SUPPORTED, listed
+from hdgemm.dtypes import ELEMENT_TYPES
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.fortran import cholesky_pairs, elimination_pairs
 from hdgemm.linalg.planning.solve import SINGLE
 from hdgemm.linalg.solve import check_refine
 from hdgemm.machine.limits import cores, default_host_bytes
+from hdgemm.matrices.conversion import computed_in
+from hdgemm.matrices.layout import check_read
 from hdgemm.mpi._run import BLOCK, GROUP, buffer_bytes, refinement_bytes
 from hdgemm.mpi.machine import needed_bytes, update_rates
 from hdgemm.mpi.slabs.plan import Slabs, fitting, slab_bytes
@@ -53,7 +55,7 @@ class MpiPlan:
     kind
         Name of the function.
     n, columns, dtype
-        Order of the matrix, right-hand sides, type of the elements.
+        Order of the matrix, right-hand sides, type of the elements of the factors.
     nb, grid
         Rows and columns of a block, and of the grid of ranks.
     host_bytes, host_limit
@@ -184,7 +186,8 @@ def plan(
     ranks
         Processes.
     dtype
-        Of the elements.
+        Of the stored elements; those of low precision and integers are converted when they are
+        read.
     grid, nb
         As in `solve`.
     host_memory
@@ -220,8 +223,8 @@ def plan(
     kind = ROUTINES.get(routine)
     if kind is None:
         raise InputError(f"no plan over MPI for {routine!r}: {', '.join(ROUTINES)} have one")
-    if dtype not in SUPPORTED:
-        raise InputError(f"dtype must be {listed('or')}, got {dtype!r}")
+    stored = check_read(dtype, "the matrix")
+    computed = computed_in(stored).name
     count = whole_number(ranks, "ranks")
     columns = whole_number(columns, "columns") if kind == "solve" else 0
     shape = parse_grid(grid) if isinstance(grid, str) else grid or squarest(count)
@@ -234,7 +237,7 @@ def plan(
         raise InputError(f"refine goes with solve, got {kind}")
     variant = Variant(whole_number(n, "n"), BLOCK if nb is None else nb, shape)
     available = default_host_bytes() if host_memory is None else int(parse_size(host_memory))
-    case = _Case(kind, columns, dtype, refine if dtype in SINGLE else None)
+    case = _Case(kind, columns, computed, stored.itemsize, refine if computed in SINGLE else None)
     return _priced(
         case,
         variant,
@@ -248,11 +251,14 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A function with the number of right-hand sides, the type of the elements, and refinement."""
+    """A function with the number of right-hand sides, the type of the elements, bytes of an element
+    of the operands as they are stored, and refinement.
+    """
 
     kind: str
     columns: int
     dtype: str
+    stored: int
     refine: str | None
 
     @property
@@ -337,16 +343,20 @@ def _priced(
     waits = (steps if symmetric else n) * down
     solving = groups * steps * (down + along)
     square, rhs = n * n * item, n * columns * item
-    given, taken = (square / 2 if symmetric else square) + rhs, rhs if kind == "solve" else square
+    operands = n * n / (2 if symmetric else 1) + n * columns
+    # Elements are converted by the rank that reads them, before they are dealt.
+    given, passed = operands * case.stored, operands * item
+    taken = rhs if kind == "solve" else square
     by_slabs = slabs.width < n
     if by_slabs:
         # Factors are stored in each case; then both triangles are read for the right-hand sides, or
         # all is read and overwritten by way of a log.
-        given += streamed * item + square * max(1, -(-columns // slabs.width))
+        again = streamed * item + square * max(1, -(-columns // slabs.width))
+        given, passed = given + again, passed + again
         taken += square if kind == "solve" else 2 * square
     dealt = 1 / ranks / link * (ranks > 1)
     phases = {
-        "read": max(given / storage, given * dealt),
+        "read": max(given / storage, passed * dealt),
         "panel": pivots * narrow / link + waits * _LATENCY + each * n * n * nb / 2 / (p * rate),
         "broadcast": panels * narrow / link + steps * along * _LATENCY,
         "swap": swapped * narrow / link + steps * (p - 1) * _LATENCY,

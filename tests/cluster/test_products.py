@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import hdgemm
 from hdgemm.cli.app import app
-from hdgemm.cluster import multiply
+from hdgemm.cluster import multiply, plan as cluster_plan
 from hdgemm.cluster._product import quantum_of
 from hdgemm.durable.audit import audit
 from hdgemm.errors import InputError
@@ -123,6 +123,32 @@ def test_integers_are_exact_or_refused(client, case, many_blocks):
     assert not (folder / "D.npy").exists()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int64"])
+def test_the_caller_chooses_the_dtype(client, case, many_blocks, dtype):
+    folder, *_ = case
+    a, b = (np.random.default_rng(5).integers(-9, 9, shape) for shape in ((50, 40), (40, 60)))
+    np.save(folder / "A.npy", a.astype(np.int16))
+    np.save(folder / "B.npy", b)
+    if dtype == "float32":
+        np.save(folder / "B.npy", b.astype(np.float16))
+        np.save(folder / "A.npy", a.astype(np.float16))
+    planned = cluster_plan(folder / "A.npy", folder / "B.npy", out=folder / "C.npy", dtype=dtype,
+                           client=client, options=OPTIONS)  # fmt: skip
+    assert planned.dtype == ("float64" if dtype == "int64" else dtype)
+    run(client, case, folder / "C.npy", dtype=dtype)
+    c = np.load(folder / "C.npy")
+    assert c.dtype == dtype
+    np.testing.assert_array_equal(c, a @ b)
+
+
+def test_a_dtype_that_cannot_hold_the_product_is_refused(client, case):
+    folder, *_ = case
+    for dtype, message in (("int64", "products A·B of integers"), ("int8", "int8")):
+        with pytest.raises(InputError, match=message):
+            run(client, case, folder / "C.npy", dtype=dtype)
+    assert not (folder / "C.npy").exists()
+
+
 def test_a_matrix_that_is_overwritten(client, case):
     folder, a, b = case
     with hdgemm.create(folder / "C.npy", (130, 140), order="F") as c:
@@ -155,6 +181,23 @@ def test_the_command_line(cluster, case):
     assert all((folder / name).stat().st_size for name in ("t.png", "g.png", "t.json"))
     assert "Dask's dashboard: http" in run.stderr
     assert_close_in_eps(np.load(folder / "C.npy"), a, b, alpha=2.0)
+
+
+def test_the_command_line_chooses_the_dtype(cluster, case):
+    folder, *_ = case
+    a, b = (np.random.default_rng(6).integers(-9, 9, shape) for shape in ((20, 30), (30, 10)))
+    np.save(folder / "A.npy", a.astype(np.int8))
+    np.save(folder / "B.npy", b.astype(np.int8))
+    files = [f"{folder}/A.npy", f"{folder}/B.npy", "--out", f"{folder}/C.npy"]
+    for dtype in ("int64", "float64"):
+        words = ["--cluster", cluster.scheduler_address, "--dtype", dtype, "--quiet"]
+        planned = CliRunner().invoke(app, ["multiply", *files, *words, "--dry-run", "--json"])
+        assert json.loads(planned.stdout)["dtype"] == "float64", planned.output
+        done = CliRunner().invoke(app, ["multiply", *files, *words, "--restart"])
+        assert done.exit_code == 0, done.output
+        c = np.load(folder / "C.npy")
+        assert c.dtype == dtype
+        np.testing.assert_array_equal(c, a @ b)
 
 
 def test_nothing_to_multiply_needs_no_worker(client, case):

@@ -11,6 +11,7 @@ import hdgemm
 from hdgemm.linalg import (
     CholeskyFactor,
     LUFactors,
+    QRFactors,
     cho_factor,
     cho_solve,
     cholesky,
@@ -22,6 +23,7 @@ from hdgemm.linalg import (
     lu_factor,
     lu_solve,
     pinv,
+    qr,
     solve,
     solve_triangular,
     svd,
@@ -99,3 +101,28 @@ def test_reductions_of_files_give_what_is_stored(tmp_path: Path) -> None:
     assert isinstance(assert_type(cov(where, out=tmp_path / "C.npy"), stored), np.memmap)
     out: NDArray[np.float64] = np.empty((2, 2))
     assert assert_type(pinv(where, out=out), NDArray[np.float64]) is out
+
+
+def test_qr_of_arrays_gives_arrays() -> None:
+    found = (
+        *assert_type(qr(A), tuple[NDArray[Any], NDArray[Any]]),
+        *assert_type(qr(A, mode="economic"), tuple[NDArray[Any], NDArray[Any]]),
+        *assert_type(qr(A, mode="r"), tuple[NDArray[Any]]),
+    )
+    factors, r = assert_type(qr(A, mode="raw"), tuple[QRFactors, NDArray[Any]])
+    assert {type(x) for x in (*found, factors.qr, factors.tau, r)} == {np.ndarray}
+
+
+def test_qr_of_files_gives_what_is_stored(tmp_path: Path) -> None:
+    stored = NDArray[Any] | StoredMatrix
+    where, q_file, r_file = (tmp_path / name for name in ("A.npy", "Q.npy", "R.npy"))
+    np.save(where, A)
+    q, _ = assert_type(qr(where, out=(q_file, None)), tuple[stored, stored])
+    (r,) = assert_type(qr(where, mode="r", out=r_file), tuple[stored])
+    pair = assert_type(qr(where, mode="raw", out=(None, r_file)), tuple[QRFactors, stored])
+    assert {type(x) for x in (q, r, pair[1])} == {np.memmap}
+    alone = assert_type(qr(where, mode="raw", out=q_file), tuple[QRFactors, None])
+    over = assert_type(
+        qr(where, overwrite_a=True, mode="raw"), tuple[QRFactors, NDArray[Any] | None]
+    )
+    assert (alone[1], over[1]) == (None, None)

@@ -326,6 +326,20 @@ def test_the_plan_of_ranks_states_memory_words_and_seconds():
     assert half.flops == pytest.approx(found.flops / 2, rel=1e-4)
 
 
+def test_the_plan_counts_stored_bytes_of_low_precision():
+    how = {"ranks": 4, "host_memory": "800GB", "rate": 1e12}
+    n, columns = 400_000, 7
+    whole, narrow = (mpi.plan("solve", n, columns, dtype=x, **how) for x in ("float64", "int8"))
+    assert (narrow.dtype, narrow.host_bytes) == ("float64", whole.host_bytes)
+    assert whole.planned_bytes["load1"] == 8 * n * (n + columns)
+    assert narrow.planned_bytes == {**whole.planned_bytes, "load1": n * (n + columns)}
+    read, shorter = (each.expected_phase_seconds["read"] for each in (whole, narrow))
+    assert shorter == pytest.approx(read / 8)
+    assert mpi.plan("lu", n, dtype="float16", **how).dtype == "float32"
+    with pytest.raises(InputError, match="uint64"):
+        mpi.plan("lu", n, dtype="uint64", **how)
+
+
 def test_the_plan_refuses_with_the_missing_bytes_and_the_ranks_that_suffice():
     with pytest.raises(DoesNotFitError, match="or take 32 ranks") as caught:
         mpi.plan("cholesky", 500_000, ranks=4, host_memory="100GB", rate=1e12)
