@@ -80,6 +80,8 @@ def _arguments(routine: Routine) -> Iterator[Argument]:
     if routine.in_place:
         flag = typer.Option("--in-place", help="Store the result over A, instead of --out.")
         yield _keyword(_IN_PLACE, Annotated[bool, flag], default=False)
+    for parameter in routine.mpi_parameters:
+        yield _option(parameter)
     if routine.mpi:
         yield _keyword("mpi", args.Mpi, default=False)
         yield _keyword("grid", args.Grid, default=None)
@@ -195,6 +197,16 @@ def _check_cluster(routine: Routine, given: Mapping[str, Any]) -> None:
         raise InputError("--dry-run plans a run on this machine: leave it out with --cluster")
 
 
+def _refuse_mpi_alone(routine: Routine, given: Mapping[str, Any]) -> None:
+    """Refuse options that only `--mpi` uses."""
+    args.refuse_grid_alone(given.get("grid"), given.get("nb"))
+    for each in routine.mpi_parameters:
+        if given[each.name] != each.default:
+            raise InputError(
+                f"--{each.name} {given[each.name]} of {routine.name} is for --mpi: give it, too"
+            )
+
+
 def _run(routine: Routine, given: Mapping[str, Any]) -> None:
     """Run a routine, or print its plan; `given` are the arguments of its command."""
     from hdgemm.call.keywords import Call
@@ -206,9 +218,11 @@ def _run(routine: Routine, given: Mapping[str, Any]) -> None:
     if given.get("mpi"):
         from hdgemm.cli.mpi import run_over_mpi
 
+        for each in routine.mpi_parameters:
+            parameters[each.name] = given[each.name]
         run_over_mpi(routine, parameters, given)
         return
-    args.refuse_grid_alone(given.get("grid"), given.get("nb"))
+    _refuse_mpi_alone(routine, given)
     outs = _outs(routine, given, parameters)
     if given["no_clobber"]:
         _refuse_existing(routine, given, outs, parameters)

@@ -55,7 +55,7 @@ def _run(
     with together(world):
         arguments = _arguments(routine, parameters, given, inspect.signature(function).parameters)
     if given["dry_run"]:
-        _print_plan(routine, given, world)
+        _print_plan(routine, arguments, given, world)
         return
     reports: list[Report] = []
     operands = [given[operand.name] for operand in routine.operands]
@@ -109,7 +109,12 @@ def _print(report: Report, given: Mapping[str, Any]) -> None:
         typer.echo(str(report))
 
 
-def _print_plan(routine: Routine, given: Mapping[str, Any], world: Communicator) -> None:
+def _print_plan(
+    routine: Routine,
+    arguments: Mapping[str, Any],
+    given: Mapping[str, Any],
+    world: Communicator,
+) -> None:
     from hdgemm.call.operands import open_columns, open_square
     from hdgemm.cli.output import print_result
     from hdgemm.mpi.plan import plan
@@ -132,7 +137,8 @@ def _print_plan(routine: Routine, given: Mapping[str, Any], world: Communicator)
             grid=given["grid"],
             nb=given["nb"],
             host_memory=given["host_memory"],
-            refine="float32" if given.get("refine") else None,
+            refine=arguments.get("refine"),
+            pivoting=arguments.get("pivoting", "partial"),
         )
     if world.rank == 0:
         print_result(found, as_json=given["as_json"])

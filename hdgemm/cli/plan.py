@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from hdgemm.call.plans import LinearPlan
     from hdgemm.mpi.plan import MpiPlan
+
+Pivoting: TypeAlias = Literal["partial", "tournament"]
 
 
 def command(
@@ -65,6 +67,9 @@ def command(
     refine: Annotated[
         bool, typer.Option("--refine", help="With --ranks and solve: refined from float32.")
     ] = False,
+    pivoting: Annotated[
+        Pivoting, typer.Option(help="With --ranks, and solve or lu: how pivots are chosen.")
+    ] = "partial",
     as_json: args.Json = False,
 ) -> None:
     """Print the plan of a run: tiles, bytes, memory, expected seconds.
@@ -93,11 +98,14 @@ def command(
             "rate": None if gflops is None else gflops * 1e9,
             "storage": storage,
             "refine": "float32" if refine else None,
+            "pivoting": pivoting,
         }
         print_result(_over_mpi(what, on_ranks), as_json=as_json)
         return
-    if link is not None or gflops is not None or refine:
-        raise InputError("--link, --gflops and --refine describe ranks of MPI: give --ranks, too")
+    if link is not None or gflops is not None or refine or pivoting != "partial":
+        raise InputError(
+            "--link, --gflops, --refine and --pivoting describe ranks of MPI: give --ranks, too"
+        )
     if _is_routine(what[0]):
         given: dict[str, Any] = {
             "options": options,

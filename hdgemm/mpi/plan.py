@@ -18,7 +18,7 @@ from hdgemm.linalg.solve import check_refine
 from hdgemm.machine.limits import cores, default_host_bytes
 from hdgemm.matrices.conversion import computed_in
 from hdgemm.matrices.layout import check_read
-from hdgemm.mpi._run import BLOCK, GROUP, buffer_bytes, refinement_bytes
+from hdgemm.mpi._run import BLOCK, GROUP, buffer_bytes, check_pivoting, refinement_bytes
 from hdgemm.mpi.machine import needed_bytes, update_rates
 from hdgemm.mpi.slabs.plan import Slabs, fitting, slab_bytes
 from hdgemm.mpi.variant import Variant, parse_grid, squarest
@@ -63,7 +63,8 @@ class MpiPlan:
     words
         Elements that one rank receives during factorisation and solution: about 3n²/(2√P).
     messages
-        Messages one after the other that a rank waits for: about n·log₂P for pivots.
+        Messages one after the other that a rank waits for: about n·log₂P for pivots, of a
+        tournament (n/NB)·log₂P.
     bytes_read, bytes_written
         Of the storage, by all ranks.
     flops
@@ -77,6 +78,8 @@ class MpiPlan:
         a matrix in memory.
     refine
         "float32": the factors are in single precision, and X is refined; else None.
+    pivoting
+        "partial" or "tournament".
     """
 
     kind: str
@@ -98,6 +101,7 @@ class MpiPlan:
     expected_phase_seconds: Mapping[str, float]
     slab_width: int
     refine: str | None = None
+    pivoting: str = "partial"
 
     @property
     def ranks(self) -> int:
@@ -140,11 +144,12 @@ class MpiPlan:
         item = np.dtype(self.dtype).itemsize
         rate, link = format_speed(self.rank_rate / 1e9), format_rate(self.link)
         received = format_size(self.words * item)
-        refined = f", refined from {self.refine}" if self.refine else ""
+        how = f", refined from {self.refine}" if self.refine else ""
+        how += ", tournament pivoting" if self.pivoting == "tournament" else ""
         slabs = Slabs(self.n, self.slab_width).spans
         by_slabs = f"{len(slabs)} slabs of {self.slab_width} columns, each durable"
         lines = (
-            f"{self.kind}: n = {self.n}, {self.columns} right-hand sides, {self.dtype}{refined}",
+            f"{self.kind}: n = {self.n}, {self.columns} right-hand sides, {self.dtype}{how}",
             *([by_slabs] if len(slabs) > 1 else ()),
             f"{p}×{q} ranks of {rate}, links {link}, NB = {self.nb}",
             f"of each rank: {memory_line(self)}",
@@ -171,6 +176,7 @@ def plan(
     link: float | str | None = None,
     storage: float | str | None = None,
     refine: str | None = None,
+    pivoting: str = "partial",
 ) -> MpiPlan:
     """Return the plan of a distributed call; nothing is read, and no process is started.
 
@@ -197,7 +203,7 @@ def plan(
         Flop/s of one rank; None measures updates on all cores of this machine.
     link, storage
         Bytes/s of one rank's link, 10 GB/s by default, and of the storage for all ranks, 2 GB/s.
-    refine
+    refine, pivoting
         As in `solve`.
 
     Returns
@@ -235,9 +241,13 @@ def plan(
     check_refine(refine)
     if refine is not None and kind != "solve":
         raise InputError(f"refine goes with solve, got {kind}")
+    check_pivoting(pivoting)
+    if pivoting != "partial" and kind == "cholesky":
+        raise InputError("cholesky takes no pivots: leave pivoting out")
     variant = Variant(whole_number(n, "n"), BLOCK if nb is None else nb, shape)
     available = default_host_bytes() if host_memory is None else int(parse_size(host_memory))
-    case = _Case(kind, columns, computed, stored.itemsize, refine if computed in SINGLE else None)
+    refine = refine if computed in SINGLE else None
+    case = _Case(kind, columns, computed, stored.itemsize, refine, pivoting)
     return _priced(
         case,
         variant,
@@ -251,8 +261,8 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A function with the number of right-hand sides, the type of the elements, bytes of an element
-    of the operands as they are stored, and refinement.
+    """A function with right-hand sides, type of the elements, bytes of a stored element of the
+    operands, refinement and pivoting.
     """
 
     kind: str
@@ -260,6 +270,7 @@ class _Case:
     dtype: str
     stored: int
     refine: str | None
+    pivoting: str
 
     @property
     def itemsize(self) -> int:
@@ -333,14 +344,13 @@ def _priced(
     steps, groups = -(-n // nb), -(-columns // GROUP)
     pairs = cholesky_pairs(n, n) if symmetric else elimination_pairs(n, n)
     # Panels pass along rows of the grid. Along columns: rows of U and those that they replace, or
-    # the panel's rows for the local columns; and for each pivot a candidate of every process.
+    # the panel's rows for the local columns; and candidates for pivots.
     streamed = slabs.streamed
     panels = (n * n / 2 + streamed) / p * (q > 1)
     swapped = n * n / (2 * q if symmetric else q) * (p > 1)
-    pivots = 0.0 if symmetric else n * (p - 1) * (2.0 + 2.0 * nb)
+    pivots, waits, eliminated = _panels(case, variant)
     solved = columns * n * (q / p + 1 / q) * (ranks > 1)
     down, along = math.ceil(math.log2(p)), math.ceil(math.log2(q))
-    waits = (steps if symmetric else n) * down
     solving = groups * steps * (down + along)
     square, rhs = n * n * item, n * columns * item
     operands = n * n / (2 if symmetric else 1) + n * columns
@@ -357,7 +367,7 @@ def _priced(
     dealt = 1 / ranks / link * (ranks > 1)
     phases = {
         "read": max(given / storage, passed * dealt),
-        "panel": pivots * narrow / link + waits * _LATENCY + each * n * n * nb / 2 / (p * rate),
+        "panel": pivots * narrow / link + waits * _LATENCY + each * eliminated / rate,
         "broadcast": panels * narrow / link + steps * along * _LATENCY,
         "swap": swapped * narrow / link + steps * (p - 1) * _LATENCY,
         "update": each * (pairs + n * n * columns / 2) / (ranks * rate),
@@ -386,4 +396,30 @@ def _priced(
         phases,
         slabs.width,
         case.refine,
+        case.pivoting,
     )
+
+
+def _panels(case: _Case, variant: Variant) -> tuple[float, float, float]:
+    """Return what a rank receives, waits for and computes in all panels.
+
+    Partial pivoting: for each pivot a candidate of every process of a column of the grid, and the
+    row of the diagonal. A tournament: for each panel the proposals of every process, which all
+    play, and an interchange of rows; the rows of a panel are eliminated once to propose some of
+    them, and once more (Grigori, Demmel and Xiang, 2011).
+
+    Returns
+    -------
+    words, messages, pairs
+        Elements; messages one after the other; pairs of a multiplication and an addition.
+    """
+    p, n, nb = variant.grid[0], variant.n, min(variant.nb, variant.n)
+    steps, down = -(-n // nb), math.ceil(math.log2(p))
+    own = n * n * nb / (2 * p)
+    if case.kind == "cholesky":
+        return 0.0, steps * down, own
+    if case.pivoting == "partial":
+        return n * (p - 1) * (2.0 + 2.0 * nb), n * down, own
+    played = n * (p - 1) * nb * nb * 5 / 6  # for each of p - 1 pairs, 2·NB rows of NB columns
+    words = n * ((p - 1) * (1.0 + nb) + 2.0 * nb * (p > 1))
+    return words, steps * (down + p - 1), (1 + (p > 1)) * own + played

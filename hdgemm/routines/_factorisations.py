@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.routines._parameters import LOWER, OVERWRITE_A
+from hdgemm.routines._parameters import LOWER, OVERWRITE_A, PIVOTING
 from hdgemm.routines.description import OUT, Operand, Output, Parameter, Routine, extents
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ ROUTINES: Final = (
         mpi="hdgemm.mpi.lu:lu_factor",
         aliases=("lu_factor",),
         operands=_A,
-        parameters=(OVERWRITE_A,),
+        parameters=(PIVOTING, OVERWRITE_A),
         outputs=(
             Output(
                 name="lu",

@@ -10,6 +10,13 @@ LOWER: Final = Parameter(name="lower", help="The lower triangle instead of the u
 OVERWRITE_A: Final = Parameter(
     name="overwrite_a", help="The result may be stored over A.", python=True
 )
+PIVOTING: Final = Parameter(
+    name="pivoting",
+    help="How the pivots of a panel are chosen.",
+    type=str,
+    default="partial",
+    choices=("partial", "tournament"),
+)
 ASSUME_A: Final = Parameter(
     name="assume_a",
     help="What is known of A.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hdgemm.routines._parameters import ASSUME_A, LOWER, OVERWRITE_A
+from hdgemm.routines._parameters import ASSUME_A, LOWER, OVERWRITE_A, PIVOTING
 from hdgemm.routines.description import OUT, Operand, Output, Parameter, Routine, extents
 
 _SQUARE: Final = Operand("a", "n", "n")
@@ -18,6 +18,7 @@ ROUTINES: Final = (
         function="hdgemm.linalg.solve:solve",
         prepare="hdgemm.linalg.solve:prepare",
         mpi="hdgemm.mpi.solve:solve",
+        mpi_parameters=(PIVOTING,),
         operands=(_SQUARE, Operand("b", "n", "p")),
         parameters=(
             ASSUME_A,

@@ -200,6 +200,8 @@ class Routine:
     mpi
         The same function over MPI, ``"module:name"``; "" without one. It takes the operands, `out`,
         some of the parameters, and the keywords of `hdgemm.mpi._run.MpiKeywords`.
+    mpi_parameters
+        Parameters of that function alone: options that go with `--mpi`.
     row_passes
         Its passes over rows run on the workers of a cluster (`hdgemm.cluster.row_passes`).
     examples
@@ -223,6 +225,7 @@ class Routine:
     in_place: bool = False
     scratch: Shape | None = None
     mpi: str = ""
+    mpi_parameters: tuple[Parameter, ...] = ()
     row_passes: bool = False
     examples: tuple[str, str] = ("", "")
     commands: bool = True

@@ -285,6 +285,13 @@ def test_the_command_solves_over_mpi_and_one_rank_speaks(tmp_path):
     refined = mpiexec(2, *command, "--nb", "16", "--refine", cwd=tmp_path)
     assert refined.returncode == 0, refined.stderr
     assert np.load(tmp_path / "X.npy").tobytes() != x.tobytes()
+    words = ["--nb", "16", "--grid", "2x1", "--pivoting", "tournament"]
+    plan, done = (mpiexec(2, *command, *words, *each, cwd=tmp_path) for each in (["--dry-run"], []))
+    assert "tournament pivoting" in plan.stdout, plan.stderr
+    assert done.returncode == 0, done.stderr
+    other = np.load(tmp_path / "X.npy")
+    assert other.tobytes() != x.tobytes()
+    np.testing.assert_allclose(other, x, rtol=1e-8)
     command[3] = "Z.npy"
     done = mpiexec(2, *command, cwd=tmp_path)
     assert done.returncode == 1
@@ -297,6 +304,7 @@ def test_the_command_solves_over_mpi_and_one_rank_speaks(tmp_path):
         (["--transposed"], "--transposed does not go with --mpi"),
         (["--tile", "8,8,8"], "--tile does not go with --mpi"),
         (["--grid", "2"], "PxQ"),
+        (["--assume-a", "pos", "--pivoting", "tournament"], "no pivots"),
     ],
 )
 def test_options_without_effect_over_mpi_are_refused(tmp_path, monkeypatch, words, message):
@@ -305,8 +313,13 @@ def test_options_without_effect_over_mpi_are_refused(tmp_path, monkeypatch, word
     done = CliRunner().invoke(app, ["solve", "A.npy", "A.npy", "--out", "X.npy", "--mpi", *words])
     assert isinstance(done.exception, InputError)
     assert message in str(done.exception)
-    done = CliRunner().invoke(app, ["solve", "A.npy", "A.npy", "--out", "X.npy", "--nb", "3"])
-    assert "give --mpi" in str(done.exception)
+    for alone, text in (
+        (["--nb", "3"], "give --mpi"),
+        (["--pivoting", "tournament"], "--pivoting tournament of solve is for --mpi"),
+    ):
+        done = CliRunner().invoke(app, ["solve", "A.npy", "A.npy", "--out", "X.npy", *alone])
+        assert isinstance(done.exception, InputError)
+        assert text in str(done.exception)
 
 
 def test_the_plan_of_ranks_states_memory_words_and_seconds():
@@ -338,6 +351,28 @@ def test_the_plan_counts_stored_bytes_of_low_precision():
     assert mpi.plan("lu", n, dtype="float16", **how).dtype == "float32"
     with pytest.raises(InputError, match="uint64"):
         mpi.plan("lu", n, dtype="uint64", **how)
+
+
+def test_the_plan_of_a_tournament_has_messages_for_each_panel():
+    n, nb, how = 192_000, 192, {"ranks": 64, "rate": 1e12, "link": "10GB", "host_memory": "1TB"}
+    partial, tournament = (
+        mpi.plan("lu", n, pivoting=each, **how) for each in ("partial", "tournament")
+    )
+    assert (partial.messages, tournament.messages) == (3 * n, (3 + 7) * n // nb)
+    assert tournament.words < partial.words
+    spent = [dict(found.expected_phase_seconds) for found in (partial, tournament)]
+    assert spent[1].pop("panel") != spent[0].pop("panel")
+    assert spent[0] == spent[1]
+    assert "tournament" in str(tournament)
+    assert "tournament" not in str(partial)
+    alone = mpi.plan("lu", n, ranks=1, rate=1e12, host_memory="1TB", pivoting="tournament")
+    assert alone.messages == 0
+    with pytest.raises(InputError, match="no pivots"):
+        mpi.plan("cholesky", n, pivoting="tournament", **how)
+    words = ["plan", "lu", "500", "--pivoting", "tournament"]
+    assert "give --ranks" in str(CliRunner().invoke(app, words).exception)
+    done = CliRunner().invoke(app, [*words, "--ranks", "4", "--gflops", "9"])
+    assert "tournament pivoting" in done.output
 
 
 def test_the_plan_refuses_with_the_missing_bytes_and_the_ranks_that_suffice():

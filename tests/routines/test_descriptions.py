@@ -155,3 +155,19 @@ def test_plans_of_described_matrices_need_no_file():
 def test_outputs_without_an_option_are_not_first():
     output = Output(name="s", shape=extents("k"), kind="value")
     assert not output.first
+
+
+def test_lu_chooses_pivots_by_a_tournament(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    a = np.random.default_rng(0).standard_normal((300, 300))
+    np.save("A.npy", a)
+    words = ["lu", "A.npy", "--out", "LU.npy", "--tile", "8,8,32", "--pivoting", "tournament"]
+    done = invoke(*words, "--quiet")
+    assert done.exit_code == 0, done.exception
+    options = hdgemm.Options(tile=(8, 8, 32))
+    tournament, partial = (
+        linalg.lu_factor("A.npy", out=f"{each}.npy", pivoting=each, options=options).piv
+        for each in ("tournament", "partial")
+    )
+    assert (np.load("LU.piv.npy") == tournament).all()
+    assert (tournament != partial).any()
