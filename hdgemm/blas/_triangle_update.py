@@ -2,16 +2,20 @@
 
 C is halved until its diagonal blocks fit the memory. A diagonal block stays in memory while the
 columns of op(A) pass through it once, by syrk (herk, syr2k, her2k); each rectangle beside the
-diagonal is a product of views, which the engine computes.
+diagonal is a product of views, which the engine computes. All blocks of one halving are equal but
+the last, so that a plan has a few shapes and their numbers, however many blocks there are.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hdgemm.blas._diagonal_block import DiagonalBlock, Place, update_flops
 from hdgemm.blas.blockwise import block_of, run_blocks
+from hdgemm.call.plans import RepeatedPart
 from hdgemm.call.recorder import Recorder
 from hdgemm.call.run import OpenRun, folder_of, machine_of
 from hdgemm.call.run_sequence import RunSequence
@@ -22,6 +26,7 @@ from hdgemm.matrices.read_ahead import BLOCK_BYTES, STREAM_BUFFERS, ReadAhead
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
 from hdgemm.pipeline.plans import Plans
+from hdgemm.planning.byte_counts import ceil_div
 from hdgemm.progress import Watch
 from hdgemm.run.members import preflight
 
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
 _LEAST_BLOCKS: Final = 8
 #: Columns of op(A) in a stream buffer at least: with fewer, syrk is much slower than gemm.
 _LEAST_COLUMNS: Final = 64
+#: Orders of blocks from this multiple on are rounded up to chunks of A as well as of C.
+_ALIGNED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,34 +72,50 @@ class TriangleUpdate:
 
     def plan(self, run: OpenRun) -> UpdatePlan:
         """Return the plan that `run` executes; the products' C is open, or only described."""
-        options, session = run.options, run.session
-        blocks = _Blocks([], [])
-        self._cut(options, 0, self.first.m, blocks)
-        session.free_slots()
-        machine = self._machine(options, session)
-        products = [preflight(product, options, session) for product in self._sums(blocks)]
-        diagonal = (self._block(place, Recorder(Watch(), 0), machine) for place in blocks.diagonal)
-        return UpdatePlan(blocks, machine, tuple(diagonal), tuple(map(Plans, products)))
+        cut = self._cut(run.options)
+        run.session.free_slots()
+        machine = self._machine(run.options, run.session)
+        diagonal = []
+        for blocks in cut.diagonal:
+            place = next(_places(blocks, cut.columns))
+            block = self._block(place, Recorder(Watch(), 0), machine)
+            diagonal.append(RepeatedPart(block, blocks.count))
+        return UpdatePlan(cut, machine, tuple(diagonal), tuple(self._planned(cut, run)))
 
     def run(self, plan: UpdatePlan, run: OpenRun) -> RunSequence:
         """Compute the triangle; the products' C is open. Return what the caller reports with."""
-        places, sums = plan.blocks.diagonal, self._sums(plan.blocks)
-        flops = [update_flops(self.products, last - first) for first, last, _ in places]
-        portions = RunSequence(run.watch, sum(flops) + sum(product.flops for product in sums))
+        cut = plan.cut
+        portions = RunSequence(run.watch, update_flops(self.products, self.first.m))
         run.session.free_slots()
         with ReadAhead() as reads:
-            for place, count in zip(places, flops, strict=True):
-                recorder = Recorder(portions.next(count), count)
+            for place in chain.from_iterable(_places(x, cut.columns) for x in cut.diagonal):
+                flops = update_flops(self.products, place.last - place.first)
+                recorder = Recorder(portions.next(flops), flops)
                 block = self._block(place, recorder, plan.machine)
                 with recorder.measuring_memory():
                     block.update(reads)
                 recorder.finish(block)
-        run_blocks(sums, run, portions, plan.products)
+        for (products, _), (plans, _) in zip(self._sums(cut), plan.products, strict=True):
+            run_blocks(products, run, portions, plans)
         return portions
 
-    def _sums(self, blocks: _Blocks) -> list[Product]:
-        """Return the products beside the diagonal."""
-        return [part for block in blocks.rectangles for part in self._rectangle(block)]
+    def _sums(self, cut: _Cut) -> Iterator[tuple[Iterator[Product], int]]:
+        """Yield the products of each run of rectangles, and their number.
+
+        With rank 2k, the second products of a run follow its first ones.
+        """
+        for blocks in cut.rectangles:
+            for product in self.products:
+                yield (block_of(product, *block) for block in blocks), blocks.count
+
+    def _planned(self, cut: _Cut, run: OpenRun) -> Iterator[tuple[Plans, int]]:
+        """Plan each run of products beside the diagonal: all take the tile of the largest."""
+        options = run.options
+        for products, count in self._sums(cut):
+            plans = Plans(preflight(next(products), options, run.session))
+            if len(plans) == 1 and not plans[0].in_place:
+                options = replace(options, tile=options.tile or plans[0].tile)
+            yield plans, count
 
     def _block(self, place: Place, recorder: Recorder, machine: Machine) -> DiagonalBlock:
         return DiagonalBlock(
@@ -116,32 +139,65 @@ class TriangleUpdate:
             depth=first.k,
         )
 
-    def _cut(self, options: Options, first: int, last: int, blocks: _Blocks) -> None:
-        """Halve C until diagonal blocks fit; collect them and the rectangles beside them."""
-        columns = self._stream_columns(options, first, last)
-        if columns is not None:
-            blocks.diagonal.append(Place(first, last, columns))
-            return
-        middle = self._middle(first, last)
-        self._cut(options, first, middle, blocks)
-        rows, cols = slice(middle, last), slice(first, middle)
-        blocks.rectangles.append((rows, cols) if self.lower else (cols, rows))
-        self._cut(options, middle, last, blocks)
+    def _cut(self, options: Options) -> _Cut:
+        """Halve C until diagonal blocks fit."""
+        n = order = self.first.m
+        halvings = 0
+        while (columns := self._stream_columns(options, order)) is None:
+            halvings += 1
+            order = self._aligned(ceil_div(n, 1 << halvings))
+        order = max(1, order)
+        whole = n // order
+        square, rest = slice(0, order), slice(whole * order, n)
+        diagonal = [_Blocks(square, square, order, whole)] if whole else []
+        diagonal += [_Blocks(rest, rest, order, 1)] if n % order or not whole else []
+        rectangles: list[_Blocks] = []
+        while order < n:
+            rectangles = [*self._beside(order), *rectangles]
+            order *= 2
+        return _Cut(columns, tuple(diagonal), tuple(rectangles))
 
-    def _middle(self, first: int, last: int) -> int:
-        """Return where to halve a block, on a boundary of C's chunks or disk blocks."""
+    def _aligned(self, order: int) -> int:
+        """Round the order of blocks up to whole chunks or disk blocks, where these are smaller."""
         c = self.first.destination.matrix
-        step = max(c.chunk or (ALIGNMENT // c.dtype.itemsize,))
-        middle = (first + last) // 2
-        aligned = middle - middle % step
-        return aligned if aligned > first else middle
+        own = math.lcm(*(c.chunk or (ALIGNMENT // c.dtype.itemsize,)))
+        every = math.lcm(own, *self._chunks())
+        step = every if _ALIGNED * every <= order else own
+        return order if step > order else ceil_div(order, step) * step
 
-    def _stream_columns(self, options: Options, first: int, last: int) -> int | None:
-        """Return the columns of op(A) that a stream buffer holds beside a diagonal block.
+    def _chunks(self) -> set[int]:
+        """Return the chunks' extents along the rows of op(A) and in C."""
+        found = set(self.first.destination.matrix.chunk or ())
+        for x in (self.first.a, self.first.b.transposed()):
+            if x.matrix.chunk is not None:
+                found.add(x.matrix.chunk[x.trans])
+        return found
 
-        None where the block is to be halved.
+    def _beside(self, order: int) -> Iterator[_Blocks]:
+        """Yield the rectangles beside blocks of this order, each between the two of a pair.
+
+        Rectangles that begin at different places of chunks have plans of their own.
         """
-        n, k, dtype = last - first, self.first.k, self.first.dtype
+        n, pair = self.first.m, 2 * order
+        whole, period = n // pair, math.lcm(*(x // math.gcd(x, pair) for x in self._chunks()))
+        for first in range(0, min(whole, period) * pair, pair):
+            count = ceil_div(n - first - pair + 1, period * pair)
+            yield self._between(first, first + order, first + pair, period * pair, count)
+        if n - whole * pair > order:
+            yield self._between(whole * pair, whole * pair + order, n, pair, 1)
+
+    def _between(self, first: int, middle: int, last: int, distance: int, count: int) -> _Blocks:
+        """Return the rectangles between blocks that begin at `first` and at `middle`."""
+        rows, cols = slice(middle, last), slice(first, middle)
+        rows, cols = (rows, cols) if self.lower else (cols, rows)
+        return _Blocks(rows, cols, distance, count)
+
+    def _stream_columns(self, options: Options, n: int) -> int | None:
+        """Return the columns of op(A) that a stream buffer holds.
+
+        None where a diagonal block of order n is to be halved.
+        """
+        k, dtype = self.first.k, self.first.dtype
         memory, (_, width, forced) = host_bytes(options), options.tile or (None, None, None)
         if width is not None and n > width:
             return None
@@ -159,38 +215,61 @@ class TriangleUpdate:
             raise DoesNotFitError.within(what, requested, memory)
         return max(1, min(columns, forced or columns))
 
-    def _rectangle(self, block: tuple[slice, slice]) -> Iterator[Product]:
-        first, *second = (block_of(product, *block) for product in self.products)
-        yield first
-        for product in second:
-            yield replace(product, c=first.c, old=first.c)
+
+def _places(blocks: _Blocks, columns: int) -> Iterator[Place]:
+    return (Place(rows.start, rows.stop, columns) for rows, _ in blocks)
 
 
-class _Blocks(NamedTuple):
-    diagonal: list[Place]
-    rectangles: list[tuple[slice, slice]]
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Equal blocks of C at a constant distance along its diagonal: the first one, and how many."""
+
+    rows: slice
+    cols: slice
+    distance: int
+    count: int
+
+    def __iter__(self) -> Iterator[tuple[slice, slice]]:
+        for shift in range(0, self.count * self.distance, self.distance):
+            rows, cols = self.rows, self.cols
+            yield (
+                slice(rows.start + shift, rows.stop + shift),
+                slice(cols.start + shift, cols.stop + shift),
+            )
+
+
+class _Cut(NamedTuple):
+    """Columns of op(A) in a stream buffer; diagonal blocks, and the rectangles, largest first."""
+
+    columns: int
+    diagonal: tuple[_Blocks, ...]
+    rectangles: tuple[_Blocks, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """Where C is cut, and the plan of each block.
+    """Where C is cut, and the plan of each run of equal blocks.
 
     Parameters
     ----------
-    blocks
+    cut
         Diagonal blocks, and the rectangles beside them.
     machine
         Rates with which it was planned.
     diagonal, products
-        Plans of the diagonal blocks, and of the products in the rectangles, in order.
+        Plans of the diagonal blocks, and of the products in the rectangles, in order, each with the
+        number of its blocks.
     """
 
-    blocks: _Blocks
+    cut: _Cut
     machine: Machine
-    diagonal: tuple[DiagonalBlock, ...]
-    products: tuple[Plans, ...]
+    diagonal: tuple[RepeatedPart, ...]
+    products: tuple[tuple[Plans, int], ...]
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """The plans in the order in which the blocks are computed."""
-        return (*self.diagonal, *(plans for plans in self.products if plans))
+        return (
+            *self.diagonal,
+            *(RepeatedPart(*planned) for planned in self.products if planned[0]),
+        )

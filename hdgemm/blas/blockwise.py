@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,17 +12,17 @@ from hdgemm.durable.run import check_whole
 from hdgemm.errors import InputError
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stores import create_matrix
-from hdgemm.pipeline.plans import Plans
 from hdgemm.run.engine import run_product
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from hdgemm.call.keywords import Call
     from hdgemm.call.run_sequence import RunSequence
     from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
+    from hdgemm.pipeline.plans import Plans
     from hdgemm.product.product import Product
 
 
@@ -68,20 +67,18 @@ def opened_result(product: Product, run: OpenRun) -> Iterator[Product]:
 
 
 def run_blocks(
-    blocks: Sequence[Product],
-    run: OpenRun,
-    portions: RunSequence,
-    plans: Iterable[Plans] = itertools.repeat(Plans()),
+    blocks: Iterable[Product], run: OpenRun, portions: RunSequence, plans: Plans | None = None
 ) -> None:
     """Compute products one after the other.
 
     Parameters
     ----------
     plans
-        Plans of each that were made before; plans for several devices are made again.
+        Plans of every one that were made before; plans for several devices are made again.
     """
-    for block, made in zip(blocks, plans, strict=False):
-        watch, plan = portions.next(block.flops), made[0] if len(made) == 1 else None
+    plan = plans[0] if plans is not None and len(plans) == 1 else None
+    for block in blocks:
+        watch = portions.next(block.flops)
         portions.add(run_product(block, run.options, run.session, watch, plan=plan))
 
 

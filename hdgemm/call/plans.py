@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hdgemm.machine.limits import host_bytes
@@ -17,7 +18,7 @@ from hdgemm.plan_terms import (
 from hdgemm.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import Stage
@@ -42,6 +43,61 @@ class Part(PartTerms, Protocol):
 
     def summary(self) -> dict[str, Any]:
         """Return shape, memory and expectations as plain values."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedPart:
+    """A run of equal parts: one plan and the number of times that it is executed.
+
+    Parameters
+    ----------
+    each
+        The plan of each part.
+    count
+        At least 1.
+    """
+
+    each: Part
+    count: int
+
+    @property
+    def planned_bytes(self) -> Mapping[Stage, int]:
+        """Bytes that each stage moves in all parts."""
+        return {stage: self.count * nbytes for stage, nbytes in self.each.planned_bytes.items()}
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory of one part: they run one after the other."""
+        return self.each.host_bytes
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of all parts."""
+        return self.count * self.each.flops
+
+    @property
+    def expected_seconds(self) -> float | None:
+        """Expected duration of all parts; None where that of one is not known."""
+        seconds = self.each.expected_seconds
+        return None if seconds is None else self.count * seconds
+
+    @property
+    def expected_phase_seconds(self) -> Mapping[str, float]:
+        """Expected seconds of each phase of all parts."""
+        expected = self.each.expected_phase_seconds.items()
+        return {phase: self.count * seconds for phase, seconds in expected}
+
+    @property
+    def expected_limit(self) -> str | None:
+        """What limits each part."""
+        return self.each.expected_limit
+
+    def summary(self) -> dict[str, Any]:
+        """Return the plan of each part, their number, and bytes and expectations of all."""
+        return _repeated(self.each.summary(), self.count)
+
+    def __str__(self) -> str:
+        return str(self.each) if self.count == 1 else f"{self.count} times:\n{self.each}"
 
 
 class LinearPlan(PlanTerms, Protocol):
@@ -140,23 +196,54 @@ def facts_of(kind: str, shape: tuple[int, int], dtype: str, options: Options) ->
 
 
 def joint_summary(facts: Mapping[str, Any], plans: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Add to the facts of a computation what the plans of its parts hold and expect, and them."""
-    plans = [dict(plan) for plan in plans]
+    """Add to the facts of a computation what the plans of its parts hold and expect, and them.
+
+    Equal plans in succession become one, with their number.
+    """
+    found = list(_in_runs(plans))
     expected, moved = Counter[str](), Counter[str]()
-    for plan in plans:
+    for plan in found:
         expected.update(plan.get("expected_phase_seconds") or {})
         moved.update(plan.get("planned_bytes") or {})
-    seconds = [plan.get("expected_seconds", 0.0) for plan in plans]
-    slowest = max(plans, key=lambda plan: plan.get("expected_seconds") or 0.0, default={})
+    seconds = [plan.get("expected_seconds", 0.0) for plan in found]
+    slowest = max(found, key=lambda plan: plan.get("expected_seconds") or 0.0, default={})
     return {
         **facts,
-        "host_bytes": max((plan.get("host_bytes") or 0 for plan in plans), default=0),
+        "host_bytes": max((plan.get("host_bytes") or 0 for plan in found), default=0),
         "planned_bytes": dict(moved),
         "read_bytes": moved["load1"],
         "write_bytes": moved["store2"],
-        "flops": sum(plan.get("flops") or 0 for plan in plans),
+        "flops": sum(plan.get("flops") or 0 for plan in found),
         "expected_seconds": None if None in seconds else sum(seconds),
         "expected_phase_seconds": dict(expected),
         "expected_limit": slowest.get("expected_limit"),
-        "parts": plans,
+        "parts": found,
+    }
+
+
+def _in_runs(plans: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield plans as plain values, those that are equal in succession as one run."""
+    counted = ((plan.get("each", plan), plan.get("count", 1)) for plan in plans)
+    for each, run in groupby(counted, key=lambda pair: pair[0]):
+        yield _repeated(each, sum(count for _, count in run))
+
+
+def _repeated(each: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Return the plan of a run of equal parts as plain values; of one part, its own plan."""
+    if count == 1:
+        return dict(each)
+    moved = {stage: count * nbytes for stage, nbytes in (each.get("planned_bytes") or {}).items()}
+    phases = each.get("expected_phase_seconds") or {}
+    seconds = each.get("expected_seconds", 0.0)
+    return {
+        "count": count,
+        "each": dict(each),
+        "host_bytes": each.get("host_bytes") or 0,
+        "planned_bytes": moved,
+        "read_bytes": moved.get("load1", 0),
+        "write_bytes": moved.get("store2", 0),
+        "flops": count * (each.get("flops") or 0),
+        "expected_seconds": None if seconds is None else count * seconds,
+        "expected_phase_seconds": {phase: count * one for phase, one in phases.items()},
+        "expected_limit": each.get("expected_limit"),
     }

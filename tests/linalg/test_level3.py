@@ -15,7 +15,10 @@ from hypothesis import given, settings, strategies as st
 import hdgemm
 from hdgemm.blas import _triangle_update as triangle_update
 from hdgemm.blas._diagonal_block import DiagonalBlock
+from hdgemm.blas.blockwise import block_of
 from hdgemm.pipeline.devices.recording import RecordingDevice
+from hdgemm.pipeline.plan import DeviceSpec
+from hdgemm.product.product import Product
 from tests.linalg.matrices import DTYPES, random_matrix
 from tests.reference import assert_close_in_eps, op
 
@@ -339,6 +342,43 @@ def test_products_with_triangles_of_any_shape(m, n, lower, side, trans, tile, la
     assert_close_in_eps(found, *((b, s) if side else (s, b)), alpha=2.0)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(0, 60), width=st.integers(1, 20), lower=st.booleans(),
+    chunks=st.tuples(*[st.integers(1, 6)] * 4), trans=st.booleans(),
+)  # fmt: skip
+def test_blocks_cover_the_triangle_once_and_a_run_has_one_plan(n, width, lower, chunks, trans):
+    """Blocks that begin at different places of chunks are other problems to the planner."""
+    stored_in = zarr.storage.MemoryStore()
+    a = hdgemm.open(zarr.create_array(stored_in, name="a", shape=(n, 7)[:: -1 if trans else 1],
+                                      chunks=chunks[:2], dtype="f8"))  # fmt: skip
+    c = zarr.create_array(stored_in, name="c", shape=(n, n), chunks=chunks[2:], dtype="f8")
+    product = Product.of(a, a, trans_a=int(trans), trans_b=int(not trans), out=c)
+    update = triangle_update.TriangleUpdate((product,), lower, hermitian=False)
+    cut = update._cut(hdgemm.Options(tile=(3, width, 3), host_memory="40MB"))
+    seen = np.zeros((n, n), int)
+    for block in itertools.chain.from_iterable(cut.diagonal):
+        assert max(seen[block].shape) <= width
+        seen[block] += np.tri(len(seen[block]), dtype=int)
+    for blocks in cut.rectangles:
+        problems = set()
+        for rows, cols in blocks:
+            seen[(rows, cols) if lower else (cols, rows)] += 1
+            problems.add(block_of(product, rows, cols).problem(DeviceSpec()))
+        assert len(problems) == 1
+    np.testing.assert_array_equal(seen, np.tri(n, dtype=int))
+
+
+def test_the_plan_of_many_blocks_has_few_parts():
+    n, k = 10**9, 1000
+    options = hdgemm.Options(host_memory="1GB", devices="host")
+    plan = hdgemm.linalg.plan("syrk", (k, n), trans=1, options=options)
+    assert sum(part.count for part in plan.parts) > 10**5
+    assert len(plan.parts) < 50
+    assert plan.flops == n * (n + 1) * k
+    assert len(plan.to_dict()["parts"]) == len(plan.parts)
+
+
 def _laid_out(x, layout):
     if layout == "step":
         wide = np.zeros((2 * x.shape[0], 2 * x.shape[1]), x.dtype)
@@ -436,6 +476,7 @@ def test_products_beside_the_diagonal_find_the_memory_of_the_stream_free(tmp_pat
         return array
 
     def run_blocks(products, *how):
+        products = list(products)
         found.append(len(products))
         assert held
         assert not any(reference() is not None for reference in held)
