@@ -38,7 +38,7 @@ _PIECE_SECONDS: Final = 30e-6
 _STEP_SECONDS: Final = 2e-3
 #: Runs of slabs, one slab of each of which is priced: a search prices dozens of plans of up to
 #: 10,000 slabs, and a slab takes 30 µs.
-_RUNS: Final = 64
+_RUNS: Final = 32
 
 
 def priced(plan: SlabPlan, machine: Machine, devices: SlabDevices | None = None) -> SlabPlan:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -252,7 +253,8 @@ def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
         first += width
         if not short and n - first > width:
             # Columns of one length: the slabs that follow are as wide, up to the last one.
-            slabs += [Columns(at, at + width, 0) for at in range(first, n - width, width)]
+            firsts = range(first, n - width, width)
+            slabs += map(Columns._make, zip(firsts, range(first + width, n, width), repeat(0)))
             first = slabs[-1].last
     if shape.buffers > max(1, len(slabs)):
         return None

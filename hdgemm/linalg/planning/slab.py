@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import asdict, dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -24,7 +24,11 @@ from hdgemm.units import format_count, format_flops, format_size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from numpy.typing import NDArray
+
     from hdgemm.pipeline.plan import Stage
+
+    Counts = NDArray[Any]
 
 #: "form q" applies reflectors to columns of the identity, "apply q" to columns of any matrix;
 #: "copy" stores columns that are computed already.
@@ -37,6 +41,8 @@ _LINK: Final[dict[Stage, str]] = {"load2": "upload_bytes", "store1": "download_b
 #: Bytes above the part of a short column that are read with it: one contiguous request for all
 #: columns takes less time than a request for each.
 _ABOVE: Final = 64 << 10
+#: Bytes from which on sums need more than 64 bits.
+_MOST_BYTES: Final = 1 << 62
 
 
 class Columns(NamedTuple):
@@ -202,34 +208,29 @@ class SlabPlan:
             return [(self.n - top) * first * self.itemsize for first, top in tops]
         if self.kind in ("form q", "apply q"):
             return self._applied_bytes()
-        # Plain integers and local names: a search sums thousands of slabs dozens of times.
-        earlier, total = [0], 0
-        m, block, itemsize, pivots, above = (
-            self.m,
-            self.block,
-            self.itemsize,
-            self.pivots,
-            self.whole,
-        )
-        for first, end, top in self.slabs[:-1]:
-            if first < pivots:
-                last = min(end, pivots)
-                blocks, rest = divmod(last - first, block)
-                elements = block * (blocks * (m - first) - block * blocks * (blocks - 1) // 2)
-                elements += rest * (m - last + rest)
-                if above:
-                    elements += self._above(Columns(first, last, top), blocks, rest)
-                total += elements * itemsize
-            earlier.append(total)
-        return earlier[: len(self.slabs)]
+        # All slabs at once: a search sums thousands of slabs dozens of times. Bytes of columns that
+        # lie in memory fit 64 bits, those of a whole matrix may not.
+        exact = np.int64 if self.m * self.n * self.itemsize < _MOST_BYTES else object
+        ends = np.fromiter(chain.from_iterable(self.slabs[:-1]), exact).reshape(-1, 3)
+        firsts, lasts, _ = ends.T
+        firsts, lasts = np.minimum(firsts, self.pivots), np.minimum(lasts, self.pivots)
+        blocks = (lasts - firsts) // self.block
+        rest = lasts - firsts - self.block * blocks
+        elements = self.block * (blocks * (self.m - firsts)) + rest * (self.m - lasts + rest)
+        elements -= self.block**2 * (blocks * (blocks - 1) // 2)
+        if self.whole:
+            elements += self._above(firsts, lasts, blocks, rest)
+        return [0, *np.cumsum(elements * self.itemsize).tolist()][: len(self.slabs)]
 
-    def _above(self, slab: Columns, blocks: int, rest: int) -> int:
-        """Count the elements above the blocks of a slab that are read whole with them."""
+    def _above(self, firsts: Counts, lasts: Counts, blocks: Counts, rest: Counts) -> Counts:
+        """Count the elements above the blocks of slabs that are read whole with them."""
         # The last block that is read whole begins at most so many columns after the slab.
-        most, last = _ABOVE // self.itemsize - slab.first, slab.width - rest
-        count = min(blocks, max(0, most // self.block + 1))
-        ragged = rest * (slab.first + last) if last <= most else 0
-        return self.block * (count * slab.first + self.block * count * (count - 1) // 2) + ragged
+        most = _ABOVE // self.itemsize - firsts
+        count = np.minimum(blocks, np.maximum(0, most // self.block + 1))
+        ragged = rest * (lasts - rest) * (lasts - rest - firsts <= most)
+        found: Counts = ragged + self.block * count * firsts
+        found += self.block**2 * (count * (count - 1) // 2)
+        return found
 
     @property
     def interchanged(self) -> tuple[Columns, ...]:
