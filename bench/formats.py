@@ -6,7 +6,7 @@ Each turn runs in a process of its own inside a memory cgroup of the limit + 300
 on files that are not in the page cache, and writes C in the same format; C is not compressed. The
 ceiling is the best in-RAM `numpy.matmul` of the same run, measured before every round and after
 the last. Elements are random with the precision of float32, so that there is something to compress.
-What decompression costs shows in load1's busy seconds, beside those of the same plain format.
+The cost of decompression shows in load1's busy seconds, beside the same plain format's.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def matmul_gflops(case: Case) -> float:
 
 
 def measure(files: Files, folder: Path, pairs: int, before: dict[str, Any]) -> dict[str, Any]:
-    """Take the turns; return speeds in GFLOP/s and ratios, with those of earlier turns."""
+    """Take the turns; return speeds in GFLOP/s and ratios, earlier turns included."""
     case = files.case
     for seed, name in enumerate("AB", start=1):
         random_matrix(folder / f"{name}.npy", case.n, case.n, seed, "float64")

@@ -125,7 +125,7 @@ def by_tasks(machine: TaskMachine, name: str, width: int | None = None) -> Facto
 def opened(names: list[str], *, beside: int, **how: Any) -> Iterator[Callable[[str], TaskMachine]]:
     """Yield the machine of the host and some devices, measured for a factorisation.
 
-    `beside` is the number of the host's threads beside those of the devices.
+    `beside` is the number of the host's threads beside the devices' threads.
     """
     with ExitStack() as stack:
         devices: Any = {}

@@ -9,8 +9,8 @@ from file to file in a process inside a memory cgroup of the limit + 300 MB (nee
 there is no limit, nor where another device than the host updates slabs: its driver takes memory of
 its own). Both have the matrix in the same order (SciPy copies a row-major one), and use memory that
 the machine has provided before, see `warm_memory`. Ratios are of LAPACK's operation counts per
-second. The factors are checked by HPL's residual of one system, which must be below 16; those of QR
-by ||A·x - Q·(R·x)||, in the same unit.
+second. The factors are checked by HPL's residual of one system, which must be below 16; QR's
+factors by ||A·x - Q·(R·x)||, in the same unit.
 
 `lstsq` of a tall matrix is compared with the time to read its file, with the time of the same call
 on arrays in RAM, and with SciPy's on arrays in RAM; the arrays have fewer rows, and their times are

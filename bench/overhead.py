@@ -101,8 +101,8 @@ def main() -> None:
 def per_operation(device: str, case: str, repeat: int) -> dict[str, Any]:
     """Return microseconds per operation of whole runs: elapsed, of CPU time, and the executor's.
 
-    The executor's share on the recording device is the CPU time of the run less that of the same
-    device calls made again without the executor.
+    The executor's share on the recording device is the CPU time of the run less the CPU time
+    of the same device calls made again without the executor.
     """
     (m, n, k), edge, depth = CASES[case]
     rng = np.random.default_rng(0)

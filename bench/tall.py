@@ -203,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _data(folder: Path, rows: int, columns: int) -> tuple[Any, Any]:
-    """Write A; return its singular values, and those of the centred A."""
+    """Write A; return the singular values of A and of the centred A."""
     a = np.random.default_rng(0).standard_normal((rows, columns))
     a /= np.arange(1, columns + 1)
     np.save(folder / "A.npy", a)

@@ -1,6 +1,6 @@
 """Executor of the load-balancing pool in virtual time, for devices of given speeds.
 
-The `Pool` and the measuring `SharedPool` are those of a real run; the clock is a number. A device
+The `Pool` and the measuring `SharedPool` are a real run's; the clock is a number. A device
 draws its next piece while it works on the one before, as the pipelines do.
 """
 

@@ -95,7 +95,7 @@ def _links(entries: str, room: str) -> str:
 
 
 def command_reference(name: str, command: Any) -> Iterator[str]:
-    """Yield the lines that describe a command, then those of its subcommands."""
+    """Yield the lines that describe a command, then its subcommands."""
     if getattr(command, "hidden", False):
         return
     arguments = [param for param in command.params if param.param_type_name == "argument"]

@@ -81,7 +81,7 @@ def pca(
 ) -> PrincipalComponents:
     """Return the k leading principal components of m samples of n features, and their scores.
 
-    The components are those of `PCA`; a last pass over the samples forms the scores.
+    The components are the same as with `PCA`; a last pass over the samples forms the scores.
 
     Parameters
     ----------

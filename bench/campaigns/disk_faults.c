@@ -1,7 +1,7 @@
 /* Preload shim: requests to files below one folder fail, one by one.
  *
  * disk_faults_arm(kind, number, error) makes the number-th request of a kind from now on, and all
- * after it, fail with errno `error`; kinds are those of `enum kind`. Requests are counted from the
+ * after it, fail with errno `error`; kinds are listed in `enum kind`. Requests are counted from the
  * last call, whether they fail or not; disk_faults_count() returns how many there were.
  * The folder is the environment variable DISK_FAULTS.
  */

@@ -8,7 +8,7 @@ repeated without faults, must give the right bits.
 
 The faults come from a preload shim, disk_faults.c, which the C compiler (`cc`) makes at the start:
 it sees the requests of all libraries. Without a compiler the functions of `os` are replaced, which
-sees the requests of hdgemm and of Zarr's Python code, and not those of HDF5.
+sees the requests of hdgemm and of Zarr's Python code, and not HDF5's.
 """
 
 from __future__ import annotations

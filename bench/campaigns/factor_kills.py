@@ -3,11 +3,11 @@
 python -m bench.campaigns.factor_kills [--kills 50] [--routine lu_factor --routine cholesky ...]
     [--order 480]
 
-Half of the kills of a factorisation hit a run into a new file, half one in place of A; those of
+Half of the kills of a factorisation hit a run into a new file, half one in place of A; kills of
 `solve` (with as many right-hand sides) and of `qr` with Q and R hit runs into new files. SIGKILL
 comes at moments spread evenly over the run. The same command goes on (every second time it is
 killed once more). It must find all slabs that the journal has, and the SHA-256 of the result is
-compared with that of a run that was not killed.
+compared with the result of a run that was not killed.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 python -m bench.campaigns.run_kills [--kills 300] [--device host --device opencl:0]
 
 SIGKILL comes at moments spread evenly over a run of about 100 tiles; the same command goes on
-(every second time it is killed once more), and C's SHA-256 is compared with that of a run that was
+(every second time it is killed once more), and C's SHA-256 is compared with the C of a run that was
 not killed. It must find all tiles that the journal has.
 """
 

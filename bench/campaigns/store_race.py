@@ -4,9 +4,9 @@ python -m bench.campaigns.store_race [--rounds 120] [--seed 0]
 
 Each of two processes multiplies another A by B into the same new array, of 20 chunks. By chance one
 or both are killed or cancelled at a random moment. Then the array, if it is there, must be one of
-the two products as a whole, that of a process that has said so; and the same command, given again,
-stores its product, or is refused by an object store that has the array. The object store is moto's,
-which answers one request at a time, so that its conditional puts are atomic.
+the two products as a whole, of a process that has reported success; and the same command, given
+again, stores its product, or is refused by an object store that has the array. The object store is
+moto's, which answers one request at a time, so that its conditional puts are atomic.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ def submit(  # noqa: PLR0917 - typer calls it by name
         str,
         typer.Option(
             autocompletion=_complete_process,
-            help="What to compute: gemm is A·B; lu, solve, svd, pca and the others are those of "
-            "the commands, and verify, linpack, profile.",
+            help="What to compute: gemm is A·B; lu, solve, svd, pca and others compute what the "
+            "commands of these names do; also verify, linpack, profile.",
         ),
     ] = "gemm",
     parameters: Annotated[

@@ -61,7 +61,7 @@ def _run(
     operands = [given[operand.name] for operand in routine.operands]
     with warnings.catch_warnings():
         if world.rank:
-            warnings.simplefilter("ignore")  # those of rank 0 are the same
+            warnings.simplefilter("ignore")  # rank 0 shows the same warnings
         function(*operands, **arguments, comm=world, report=reports.append)
     if world.rank == 0:
         _print(reports[0], given)

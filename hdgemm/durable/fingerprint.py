@@ -135,7 +135,7 @@ def _spread(rows: int, cols: int) -> list[Rect]:
 
 
 def _samples(matrix: Matrix) -> Iterator[NDArray[Any]]:
-    """Yield the elements of each sample; those of a small matrix come from one read."""
+    """Yield the elements of each sample; a small matrix is read once, as a whole."""
     places = _spread(*matrix.shape)
     if not places or math.prod(matrix.shape) * matrix.dtype.itemsize > _WHOLE:
         yield from _blocks(matrix, places)

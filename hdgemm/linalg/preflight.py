@@ -153,8 +153,7 @@ def _check_arguments(name: str, routine: Routine, given: Mapping[str, Any]) -> N
     """Refuse what has no effect on the plan of a routine."""
     known = [each.name for each in routine.parameters]
     if unknown := sorted(set(given) - set(known)):
-        has = f"has {', '.join(known)}" if known else "has none"
+        taken = ", ".join([*known, "dtype", "columns", "out", "checkpoint", "options", "session"])
         raise InputTypeError(
-            f"the plan of {name} has no argument {', '.join(unknown)}: it {has} of those of "
-            f"{name}, and dtype, columns, out, checkpoint, options, session"
+            f"the plan of {name} has no argument {', '.join(unknown)}; it takes {taken}"
         )

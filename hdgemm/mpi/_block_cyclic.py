@@ -134,7 +134,7 @@ class BlockCyclicArray:
     def copy_to(self, part: Part, first: int, triangle: Triangle = None) -> None:
         """Copy the matrix into the columns of a part from `first` on.
 
-        Rows lie where they have to, and columns of A do: those of B move along a row of the grid.
+        Rows, and columns of A, lie where they have to; columns of B move along a row of the grid.
         With `triangle` "lower", only this one is copied.
         """
         local = self.local[: part.rows.count]

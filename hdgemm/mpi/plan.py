@@ -180,8 +180,8 @@ def plan(
 ) -> MpiPlan:
     """Return the plan of a distributed call; nothing is read, and no process is started.
 
-    The words of a rank are those of right-looking elimination on a P×Q grid (HPL 2.3; ScaLAPACK
-    Users' Guide, section 5.2).
+    The words of a rank are counted for right-looking elimination on a P×Q grid (HPL 2.3;
+    ScaLAPACK Users' Guide, section 5.2).
 
     Parameters
     ----------

@@ -220,7 +220,7 @@ def remove_pictures(job_id: str, settings: Settings) -> None:
 
 
 def count_pictures(database: Database, job_id: str, settings: Settings, *, whole: bool) -> None:
-    """Count the pictures of a finished job once; remove those of a deleted one.
+    """Count the pictures of a finished job once; remove the pictures of a deleted job.
 
     Pictures that are not `whole`, since the process died that drew them, are removed.
     """

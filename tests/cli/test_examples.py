@@ -35,6 +35,6 @@ def test_the_help_ends_with_two_examples_that_the_command_accepts(words):
         given = line[line.index("hdgemm") + 1 :]
         count = 2 if " ".join(given[:2]) in COMMANDS else 1
         named = " ".join(given[:count])
-        # The earlier names of the commands of `job` show those of today.
+        # The earlier names of the commands of `job` show today's names.
         assert named.startswith(words) or (command.hidden and named.startswith("job "))
         COMMANDS[named].make_context(named, given[count:])  # refuses what the command has not

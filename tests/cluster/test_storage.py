@@ -238,7 +238,7 @@ def test_marks_stay_in_the_triangle_that_is_computed(folder):
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_two_clients_cannot_write_one_c(folder, client, in_place):
-    """The lock is that of C, whichever journal a run has, also through a link to it."""
+    """C has one lock, whichever journal a run has, also through a link to it."""
     if in_place:
         np.save(folder / "X.npy", np.zeros((N, N)))
     (folder / "link.npy").symlink_to(folder / "X.npy")

@@ -9,7 +9,7 @@ import hdgemm
 from hdgemm.cli.app import app
 from tests.docs.pages import PAGES, RECIPES, ROOT, RUN, SHOWN, blocks_of, name_of
 
-#: Pages that have programs; test_recipes.py runs those of recipes.
+#: Pages that have programs; test_recipes.py runs the recipes.
 PROGRAMS = [
     page for page in PAGES if page not in RECIPES and any(block.runs for block in blocks_of(page))
 ]

@@ -1,4 +1,4 @@
-"""The public names are those of public_names.txt, and the documents state the supported versions.
+"""The public names are listed in public_names.txt, and the documents state the supported versions.
 
 After a name is added or removed on purpose, `python -m tests.docs.test_stability` writes the list.
 """

@@ -146,7 +146,7 @@ class TestRefusals:
             journal.append([{"begun": 1}])
             opened = [fd for fd in Path("/proc/self/fd").iterdir() if fd.exists()]
             held = next(fd for fd in opened if fd.samefile(path))
-            inherited = os.dup(int(held.name))  # shares the lock, as that of a child does
+            inherited = os.dup(int(held.name))  # shares the lock, as a child's descriptor does
         try:
             Journal(path).close()
         finally:

@@ -60,7 +60,7 @@ def report_of(call, *arguments, **named):
 
 
 CALLS = [lu_factor, cholesky, cho_factor]
-#: The second store of slab 0 is that of LU's last pass.
+#: The second store of slab 0 belongs to LU's last pass.
 MOMENTS = [("load1", 3, 0), ("mult1", 2, 0), ("mult1", LAST, 0), ("store2", 2, 0), ("store2", 0, 1)]
 
 

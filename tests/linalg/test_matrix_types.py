@@ -12,7 +12,7 @@ from tests.linalg.matrices import DTYPES, SOUND, norm1, random_matrix, widened
 
 N = 23
 SLABS = hdgemm.Options(tile=(1, 7, 3), host_memory="20MB")
-#: Condition numbers are parts of 1/eps; sizes are those of LAPACK's tests (dlatb4).
+#: Condition numbers are parts of 1/eps; sizes as in LAPACK's tests (dlatb4).
 CONDITIONS = {"well conditioned": lambda eps: 2, "ill": lambda eps: (0.1 / eps) ** 0.5,
               "worst": lambda eps: 0.1 / eps}  # fmt: skip
 TYPES = ("diagonal", "upper", "lower", "near underflow", "near overflow", *CONDITIONS)

@@ -13,7 +13,7 @@ LIMIT = 30_000_000
 #: Pages of the interpreter and of BLAS that only the larger call touches.
 SLACK = 12_000_000
 
-#: The peak of this program alone: ru_maxrss begins with that of the process that forked it.
+#: The peak of this program alone: ru_maxrss begins with its parent process's peak.
 _PEAK = """
 import re
 from pathlib import Path

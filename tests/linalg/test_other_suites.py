@@ -114,7 +114,7 @@ def only_in_campaigns(test, name, value):
 
 def lu_factor(a, *args, **keywords):
     lu, pivots = rerouted("lu_factor")(a, *args, **keywords)
-    # One test asserts SciPy's dtype; those of hdgemm are int64, since n may exceed 32 bits.
+    # One test asserts SciPy's dtype; hdgemm's pivots are int64, since n may exceed 32 bits.
     return lu, pivots.astype(np.int32)
 
 

@@ -18,7 +18,7 @@ import hdgemm
 from hdgemm import linalg
 folder, limit, call = sys.argv[1:]
 def peak():
-    # Of this program alone: ru_maxrss begins with that of the process that forked it.
+    # Of this program alone: ru_maxrss begins with the peak of the process that forked it.
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
 def run(name):
     a, out = f"{folder}/{name}.npy", f"{folder}/{name}.out.npy"

@@ -199,7 +199,7 @@ def refused(m):
     except TypeError:
         return None
 def peak():
-    # Of this program alone: ru_maxrss begins with that of the process that forked it.
+    # Of this program alone: ru_maxrss begins with the peak of the process that forked it.
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
 with hdgemm.set_options(host_memory="60MB", devices="host"):
     hdgemm.matmul(np.ones((700, 700)), np.ones((700, 700)), options=hdgemm.Options())

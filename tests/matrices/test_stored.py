@@ -374,7 +374,7 @@ def test_modes_shapes_and_orders(tmp_path):
 @pytest.mark.parametrize("kind", ["npy", "h5", "zarr", "array"])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_an_opened_matrix_is_not_copied(stored, kind, copied):
-    """A copy would close the descriptors of the original, or read those of another process."""
+    """A copy would close the original's descriptors, or read another process's."""
     x = numbers()
     matrix = stored(kind, x, "r")
     for each in (matrix, matrix[:3].T):

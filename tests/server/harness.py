@@ -283,6 +283,6 @@ def processes(settings: Settings, module: str) -> list[psutil.Process]:
 
 
 def newest_runner(settings: Settings) -> psutil.Process | None:
-    """Return the process of the job that runs; that of an earlier job may not have ended."""
+    """Return the process of the job that runs; an earlier job's process may not have ended."""
     runners = processes(settings, "hdgemm.server.runner")
     return max(runners, key=lambda each: each.create_time(), default=None)

@@ -63,7 +63,7 @@ def test_everything_that_a_job_leaves_counts_against_the_quota(tmp_path: Path) -
             assert job is not None
             used = quotas.used_bytes(conn, job.owner)
         folder = settings.job_dir(job_id)
-        # Links to operands name open files of the job's process by number: not those of this one.
+        # Links to operands name open files of the job's process by number, not this one's.
         own = [path for path in folder.iterdir() if path.is_file() and not path.is_symlink()]
         sizes = {path.name: path.stat().st_size for path in own}
         return job, sizes, used

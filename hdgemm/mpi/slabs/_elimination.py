@@ -54,7 +54,7 @@ class StoredFactors:
         self, lu: StoredMatrix, part: Part, pivots: Mapping[int, NDArray[np.int64]]
     ) -> None:
         self._lu, self._memory, self._pivots = lu, part, pivots
-        # Columns in memory, and those of them whose rows from the block's diagonal on are there.
+        # Columns in memory, and the columns whose rows from the block's diagonal on are there.
         self._block = self._lower = (0, 0)
         self.part = part
 

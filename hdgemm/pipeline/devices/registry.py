@@ -100,7 +100,7 @@ def first_accelerator() -> str | None:
 
 
 def _accelerators() -> tuple[str, ...]:
-    """Return the usable accelerators of CUDA, else those of OpenCL: both may list the same GPU."""
+    """Return the usable CUDA accelerators, else OpenCL's: both may list the same GPU."""
     from hdgemm.pipeline.devices import cuda, opencl
 
     listed: list[DeviceInfo] = []

@@ -209,7 +209,7 @@ void reflect(const long rows, const int width, const int col,
 }
 
 /* Cholesky factor of the lower triangle of a dense square; imaginary parts of the diagonal are
- * taken as zero. *order is that of the first leading minor that is not positive, or 0. */
+ * taken as zero. *order is the order of the first leading minor that is not positive, or 0. */
 __kernel __attribute__((reqd_work_group_size(LANES, 1, 1)))
 void cholesky(const int n, __global ELEMENT *a, __global int *order)
 {
