@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from statistics import median
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from bench import figure_rows as rows_of
 from bench.harness import RESULTS, ROOT
 
 if TYPE_CHECKING:
@@ -34,545 +35,132 @@ def load(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def file_to_file(result: dict[str, Any]) -> list[str]:
-    """Return the rows of files multiplied under a limit."""
-    rows = []
-    for case in result["cases"].values():
-        share = case["share_of_in_ram"]
-        what = f"files, n = {case['n']}, {case['host_memory'] / 1e6:.0f} MB"
-        limit = case["cgroup_limit"] / 1e6
-        peaks = [run["cgroup_peak_bytes"] / 1e6 for run in case["hdgemm"] if "report" in run]
-        if share is not None:
-            best = max(run["gflops"] for run in case["hdgemm"] if "gflops" in run)
-            rows.append(
-                f"| {what} | {share['median']:.3f} of the speed of in-RAM `numpy.matmul`"
-                f" (best {share['max']:.3f}, {best:.0f} GFLOP/s);"
-                f" cgroup peak {max(peaks):.0f} of {limit:.0f} MB |"
-            )
-        for name, peer in case["peers"].items():
-            speed = f"{peer['gflops']:.1f} GFLOP/s" if "gflops" in peer else peer["status"]
-            rows.append(f"| the same by `{name}` | {speed} after {peer['wall_seconds']:.0f} s |")
-    return rows
-
-
-def in_ram(result: dict[str, Any]) -> list[str]:
-    """Return the rows of matrices in RAM."""
-    rows = [
-        f"| in RAM, n = {n} | {size['share_best']:.3f} of the speed of `numpy.matmul` (best),"
-        f" {size['share_median']:.3f} (median) |"
-        for n, size in result["sizes"].items()
-    ]
-    tiny = result["overhead"]
-    added = tiny["added_microseconds"]
-    rows.append(
-        f"| in RAM, n = {tiny['n']} | {added['median']:.1f} µs added to `numpy.matmul`"
-        f" (best {added['min']:.1f}) |"
-    )
-    return rows
-
-
-def opencl_pipeline(result: dict[str, Any]) -> list[str]:
-    """Return the row of the OpenCL pipeline."""
-    part = result["device_memory"] / result["data_bytes"]
-    return [
-        (
-            f"| OpenCL pipeline, n = {result['n']}, device memory {part:.3f} of the data"
-            f" | {result['share_best']:.3f} of its own kernel on resident data |"
-        )
-    ]
-
-
-def opencl_kernel(result: dict[str, Any]) -> list[str]:
-    """Return the rows of the OpenCL kernel on resident data."""
-    rows = []
-    for name, dtype in sorted(key.split() for key in result if key != "environment"):
-        measured = result[f"{name} {dtype}"]
-        for n, size in measured["sizes"].items():
-            peers = ", ".join(
-                f"{ratio:.2f} of {'`numpy.matmul`' if peer == 'numpy' else 'CLBlast, untuned'}"
-                for peer, ratio in size["kernel_to"].items()
-            )
-            platform = measured["platform"].split("(")[0].strip()
-            rows.append(f"| OpenCL kernel, {platform}, {dtype}, n = {n} | {peers} |")
-    return rows
-
-
-def split(result: dict[str, Any]) -> list[str]:
-    """Return the rows of several devices on one product."""
-    rows = []
-    for name, measured in result["real"].items():
-        ratio, imbalance = measured["of_best_alone"], measured["imbalance"]
-        rows.append(
-            f"| {name} of {result['device']}, n = {result['n']} | {ratio['median']:.3f} of the best"
-            f" alone; {100 * imbalance['median']:.1f} % of the run apart at the end |"
-        )
-    worst = min(case["learned"]["of_best_static"] for case in result["simulated"].values())
-    rows.append(
-        f"| a device 1:1 to 1:100 as fast, steady or not, in virtual time | at least {worst:.3f} of"
-        " the best fixed split |"
-    )
-    return rows
-
-
-def topk(result: dict[str, Any]) -> list[str]:
-    """Return the row of the largest entries of a product against faiss."""
-    found, size = result["of_faiss"], f"{result['rows']:,} × {result['columns']}"
-    pairs = f"{found['min']:.2f}–{found['max']:.2f}, {found['count']} pairs"
-    speed = f"{found['median']:.2f} of the speed of faiss.IndexFlatIP ({pairs})"
-    different = f"{result['different']:.4%} of the columns differ"
-    return [f"| `topk`, float32 {size} by itself, k = {result['k']} | {speed}; {different} |"]
-
-
-def tall(result: dict[str, Any]) -> list[str]:
-    """Return a row for each contender on a tall file."""
-    size = f"{result['rows']:,} × {result['columns']}, k = {result['k']}"
-    rows = []
-    for name, found in result["contenders"].items():
-        bound = (
-            f"; {found['seconds'] / found['bound']:.2f} of the bound" if "bound" in found else ""
-        )
-        rows.append(
-            f"| {name}, {size} | {found['seconds']:.2f} s{bound}; "
-            f"{found['peak_bytes'] / 1e6:.0f} MB added; error {found['error']:.1e}·s[0] |"
-        )
-    return rows
-
-
-def durable_overhead(result: dict[str, Any]) -> list[str]:
-    """Return the row of what a journal costs."""
-    ratio = result["ratio"]
-    return [
-        (
-            f"| a journal, files, n = {result['n']}, {result['memory']} | {ratio['median']:.3f} of"
-            f" the run's time without it ({ratio['min']:.3f}–{ratio['max']:.3f}) |"
-        )
-    ]
-
-
-def tile_checks(result: dict[str, Any]) -> list[str]:
-    """Return the rows of what checking each tile costs."""
-    wheres = {"in_ram": "in RAM", "file_to_file": "files"}
-    return [
-        f'| `verify="tiles"`, {text}, n = {n} | {measured["ratio"]["median"]:.3f} of the time'
-        f" without (median of pairs), {measured['ratio_of_best']:.3f} (best against best) |"
-        for where, text in wheres.items()
-        for n, measured in result[where].items()
-    ]
-
-
-def formats(result: dict[str, Any]) -> list[str]:
-    """Return the rows of the file formats."""
-    rows = []
-    for name, measured in result["formats"].items():
-        what = f"{name} files, n = {result['n']}, {result['host_memory'] / 1e6:.0f} MB"
-        if "share_of_in_ram" not in measured:
-            rows.append(f"| {what} | {measured['runs'][0]['status']} |")
-            continue
-        share = measured["share_of_in_ram"]
-        decoding = measured.get("decompression_seconds")
-        cost = "" if decoding is None else f"; decompression {decoding:.1f} s of load1"
-        rows.append(
-            f"| {what} | {share['median']:.3f} of in-RAM `numpy.matmul` (best {share['max']:.3f})"
-            f"{cost} |"
-        )
-    return rows
-
-
-def overhead(result: dict[str, Any]) -> list[str]:
-    """Return the rows of what the engine itself costs."""
-    rows = [
-        f"| executor, for each operation of five stages, {name} |"
-        f" {case['executor_cpu']['median']:.0f} µs of CPU time |"
-        for name, case in result["us_per_operation"]["recording"].items()
-    ]
-    for device, seconds in result["second_product_seconds"].items():
-        later = seconds["later"]["median"] * 1e3
-        rows.append(f"| start of the second product of a session, {device} | {later:.1f} ms |")
-    return rows
-
-
-def linalg(result: dict[str, Any]) -> list[str]:
-    """Return the rows of factorisations from file to file."""
-    rows = []
-    devices = result.get("devices", "host")
-    where = "" if devices == "host" else f", slabs updated by {devices}"
-    where += ", column-major" if result.get("order") == "F" else ""
-    for name, measured in result.items():
-        if not isinstance(measured, dict):
-            continue
-        ratios = ", ".join(
-            f"{measured[f'of_{peer}']['median']:.3f} of {text}"
-            for peer, text in (("scipy", "SciPy in RAM"), ("gemm", "DGEMM in RAM"))
-            if f"of_{peer}" in measured
-        )
-        if ratios:
-            what = f"`{name}`, files, n = {result['n']}, {result['host_memory'] / 1e6:.0f} MB"
-            if devices == "host":
-                ratios += f"; cores in kernels {_in_kernels(measured, result):.0%} of the time"
-            rows.append(f"| {what}{where} | {ratios} |")
-    return rows
-
-
-def _in_kernels(measured: dict[str, Any], result: dict[str, Any]) -> float:
-    """Return the median part of the cores' time that kernels of the host took."""
-    cores = result["environment"]["cores"]
-    turns = (turn for turn in measured["hdgemm"] if turn["status"] == "done")
-    return median(turn["stages"]["mult1"]["seconds"] / turn["seconds"] / cores for turn in turns)
-
-
-def lstsq(result: dict[str, Any]) -> list[str]:
-    """Return the row of a least-squares solution in one pass over a file."""
-    found, limit = result["lstsq"], result["host_memory"] / 1e6
-    slower, scipy = (found[key]["median"] for key in ("of_slower", "of_scipy"))
-    return [
-        (
-            f"| `lstsq`, {limit:.0f} MB | {slower:.3f} of its kernel in RAM or of reading,"
-            f" whichever is slower; {scipy:.3f} of SciPy in RAM |"
-        )
-    ]
-
-
-def syrk(result: dict[str, Any]) -> list[str]:
-    """Return the row of A^T·A by `syrk` against `matmul`."""
-    m, n = result["shape"]
-    speedup = result["speedup"]["median"]
-    return [f"| `syrk`, A of {m}×{n} | {speedup:.2f} times as fast as `matmul(A.T, A)` |"]
-
-
-def refine(result: dict[str, Any]) -> list[str]:
-    """Return the row of `solve` with factors in single precision against plain `solve`."""
-    n, limit, speedup = result["shape"][0], result["host_memory"] / 1e6, result["speedup"]["median"]
-    ratios = [turn[name]["hpl_ratio"] for turn in result["turns"] for name in ("plain", "refine")]
-    return [
-        (
-            f'| `solve(refine="float32")`, n = {n}, {limit:.0f} MB | {speedup:.2f} times as fast as'
-            f" `solve`; HPL's residual of both at most {max(ratios):.2g} |"
-        )
-    ]
-
-
-def linalg_peers(result: dict[str, Any]) -> list[str]:
-    """Return how each peer factored under the memory limit, or how it failed."""
-    names = {"dask": "Dask", "memmap": "NumPy or SciPy on a memory map", "hdgemm": "hdgemm"}
-    rows = []
-    for routine, found in result.items():
-        if not isinstance(found, dict) or "turns" not in found:
-            continue
-        for peer, turns in found["turns"].items():
-            turn = turns[-1]
-            outcome = turn["status"] + "".join(
-                f": `{words}`" for words in turn.get("last_words", ())
-            )
-            if turn["status"] == "done":
-                outcome = (
-                    f"{turn['seconds']:.1f} s, peak {turn['peak_bytes'] / 1e6:.0f} MB,"
-                    f" residual {turn['residual']:.2g}"
-                )
-            what = f"`{routine}`, {result['matrix']} matrix, n = {result['n']}"
-            limit = f"{result['host_memory'] / 1e6:.0f} MB"
-            rows.append(f"| {what}, {limit}, {names[peer]} | {outcome} |")
-    return rows
-
-
-def cluster_virtual(result: dict[str, Any]) -> list[str]:
-    """Return the row of a large cluster in virtual time."""
-    return [
-        (
-            f"| 1,000 workers in virtual time, 5 % lost, n = {result['n']} |"
-            f" {result['median']:.3f} of perfect balance |"
-        )
-    ]
-
-
-def linpack(result: dict[str, Any]) -> list[str]:
-    """Return the rows of LINPACK against hpcc, on devices, and with and without overlaps."""
-    rows = [
-        f"| LINPACK, {name}, N = {part['n']}, {part['threads']} threads a process |"
-        f" {part['best_ratio']:.3f} of hpcc, best block size of each;"
-        f" {max(each['of_dgemm'] for each in part['blocks'].values()):.3f} of DGEMM |"
-        for name, part in result.items()
-        if isinstance(part, dict) and "best_ratio" in part
-    ]
-    devices = result.get("devices", {})
-    for name, peers in (("halves", ("whole",)), ("half and host", ("half", "host"))):
-        if name in devices:
-            alone = sum(devices[peer]["gflops"]["median"] for peer in peers)
-            rows.append(
-                f"| LINPACK, {name} as devices against {' + '.join(peers)} |"
-                f" {devices[name]['gflops']['median'] / alone:.3f}"
-                f" ({devices[name]['gflops']['median']:.1f} GFLOP/s);"
-                f" imbalance {devices[name]['imbalance']:.1%},"
-                f" residual {devices[name]['residual']:.2g} |"
-            )
-    without: dict[str, float] = {}
-    for variant in result.get("overlap", []):
-        rate, grid = variant["gflops"]["median"], variant["grid"]
-        rows.append(
-            f"| LINPACK, {grid}, depth {variant['depth']}, overlap {variant['overlap']} |"
-            f" {rate / without.setdefault(grid, rate):.3f} of the grid's first line;"
-            f" {variant['hidden_part']:.1%} of panels, broadcasts and swaps hidden |"
-        )
-    return rows
-
-
-def scalapack(result: dict[str, Any]) -> list[str]:
-    """Return the rows of systems over MPI against ScaLAPACK, LINPACK and the disk."""
-    rows = []
-    for name, part in result.items():
-        if "best_ratio" in part:
-            errors = [
-                max(each[key] for each in part["blocks"].values())
-                for key in ("hpl_ratio", "scalapack_hpl_ratio")
-            ]
-            what, figure = "speed of `solve` to ScaLAPACK's", f"{part['best_ratio']:.3f}"
-            more = (
-                f", best block size of each; HPL's ratio {errors[0]:.2g}, ScaLAPACK's"
-                f" {errors[1]:.2g}"
-            )
-        elif name.startswith("linpack"):
-            what, figure = "speed of `solve` to LINPACK's", f"{part['ratio']['median']:.3f}"
-            more = f" ({part['ratio']['min']:.2f}–{part['ratio']['max']:.2f})"
-        elif name.startswith("disk"):
-            what, figure = "reading and redistribution", f"{part['ratio']['median']:.3f}"
-            more = (
-                f" ({part['ratio']['min']:.2f}–{part['ratio']['max']:.2f}) of the disk's"
-                f" {part['disk_rate']['median'] / 1e6:.0f} MB/s"
-            )
-        else:
-            continue
-        p, q = part["grid"]
-        rows.append(f"| {what}, {p}×{q}, N = {part['n']} | {figure}{more} |")
-    return rows
-
-
-def hybrid(result: dict[str, Any]) -> list[str]:
-    """Return the rows of factorisations by tasks."""
-    sections = {
-        "halves": "{}: halves of an OpenCL device against the whole",
-        "beside": "{}: half a device and a core against the best alone",
-        "slab": "{}: an array by tasks against one slab on an OpenCL device",
-        "schedule": "{}",
-        "host": "{}: tasks on the host against LAPACK",
-    }
-    rows = []
-    for section, text in sections.items():
-        for name, case in result.get(section, {}).items():
-            ratio = case.get("of the best alone", case["ratio"]["median"])
-            rows.append(f"| {text.format(name)}, n = {case['n']} | {ratio:.3f} |")
-            if handed := case.get("factor ratio"):
-                rows.append(f"| {name}: LAPACK chosen, against LAPACK itself | {handed:.3f} |")
-    if empty := result.get("overhead"):
-        rows.append(f"| a task that does nothing | {empty['us']['median']:.0f} µs |")
-    return rows
-
-
-def cluster(result: dict[str, Any]) -> list[str]:
-    """Return the rows of a cluster against one engine with the same cores and memory."""
-    return [
-        f"| {name} of one core, n = {result['n']}, {result['memory']} in all |"
-        f" {case['efficiency']['median']:.3f} of one engine |"
-        for name, case in result.items()
-        if isinstance(case, dict) and "efficiency" in case
-    ]
-
-
-def cluster_load(result: dict[str, Any]) -> list[str]:
-    """Return the row of what each block costs the client and the scheduler of a cluster."""
-    return [
-        (
-            f"| client and scheduler, {result['blocks']:,} blocks |"
-            f" {result['processor_milliseconds_each']:.2f} ms of processor time a block |"
-        )
-    ]
-
-
-def total(result: dict[str, Any], key: str) -> int:
-    """Return the sum of a count in a result, at any depth; lists count their members."""
-    value = result.get(key)
-    if isinstance(value, int):
-        return value
-    if isinstance(value, list):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(value.values())
-    return sum(total(part, key) for part in result.values() if isinstance(part, dict))
-
-
-#: Counts of campaigns that are shown.
-_CAMPAIGN_COUNTS = ("kills", "stops", "products", "jobs", "attempts", "uploads", "checks")
-
-
-def campaign(result: dict[str, Any]) -> list[str]:
-    """Return the row of a campaign: what it did, and how much of it was wrong."""
-    counts = {key: total(result, key) for key in _CAMPAIGN_COUNTS}
-    did = ", ".join(f"{count} {key}" for key, count in counts.items() if count)
-    return [f"| {did or 'generated requests'} | {total(result, 'wrong')} wrong |"]
-
-
-def hostile_json(result: dict[str, Any]) -> list[str]:
-    """Return the rows of hostile bodies: the verdict, and the slowest answers."""
-    shape, slowest = max(result["slowest_ms_by_shape"].items(), key=lambda item: float(item[1]))
-    return [
-        *campaign(result),
-        f"| slowest answer, to {shape} | {slowest:.0f} ms |",
-        f"| slowest answer of `/healthz` meanwhile | {result['slowest_healthz_ms']:.0f} ms |",
-    ]
-
-
-def service_load(result: dict[str, Any]) -> list[str]:
-    """Return the rows of many requests beside a job."""
-    return [
-        f"| {name} | {case['per_second']:.0f} requests/s, p50 {case['p50_ms']:.1f} ms,"
-        f" p99 {case['p99_ms']:.1f} ms |"
-        for name, case in result.items()
-        if isinstance(case, dict)
-    ]
-
-
-def service_queue(result: dict[str, Any]) -> list[str]:
-    """Return the rows of a long queue."""
-    rows = []
-    for name in ("0 queued jobs", "10000 queued jobs"):
-        times = ", ".join(f"{call} {case['p99_ms']:.0f}" for call, case in result[name].items())
-        rows.append(f"| {name}, p99 in ms | {times} |")
-    streams = result["list beside event streams"]
-    rows.append(
-        f"| list beside {streams['streams']} event streams, p99 in ms | {streams['p99_ms']:.0f} |"
-    )
-    return rows
-
-
-def service_transfer(result: dict[str, Any]) -> list[str]:
-    """Return the row of uploads and downloads."""
-    share = result["share of plain"]
-    return [
-        (
-            "| 1 GB over HTTP, against a plain file copy over HTTP |"
-            f" up {share['up']:.2f} of its speed, down {share['down']:.2f} |"
-        )
-    ]
-
-
-def neighbour(result: dict[str, Any]) -> list[str]:
-    """Return the rows of products on a quiet machine and beside another process."""
-    loads = {"quiet": "no other process", "half a core burnt": "another process uses half a core"}
-    return [
-        f"| {text}, {name}, n = {n} | {size[load][name]['ratio']['median']:.3f} of the speed of"
-        " in-RAM `numpy.matmul` under the same load |"
-        for n, size in result["sizes"].items()
-        for load, text in loads.items()
-        for name in ("hdgemm in RAM", "hdgemm file to file")
-    ]
-
-
+#: Titles of the campaigns, by their names.
+CAMPAIGNS: Final = {
+    "run_kills": "Runs that were killed",
+    "factor_kills": "Factorisations that were killed",
+    "row_kills": "Reductions of tall matrices that were killed",
+    "cluster_kills": "Cluster: processes that were killed",
+    "cluster_row_kills": "Cluster: workers killed in passes over rows",
+    "mpi_kills": "MPI: ranks that were killed",
+    "mpi_slab_kills": "MPI: ranks killed in factorisations by slabs",
+    "cluster_mounts": "Cluster: workers that see other files",
+    "cluster_frozen": "Cluster: workers that are stopped and go on",
+    "disk_faults": "Disks that fail",
+    "full_disk": "Disks that are full",
+    "store_race": "Two processes create one array",
+    "hostile_files": "Damaged files",
+    "memory_limits": "Memory limits",
+    "service_kills": "Service: processes killed",
+    "service_outage": "Service: database lost",
+    "service_sockets": "Service: half-open connections",
+    "service_upload_race": "Service: completions beside parts of an upload",
+    "service_schema": "Service: generated requests",
+}
 #: Title and rows of each part of docs/measured.md, by the name of its file in bench/results.
-def cuda(result: dict[str, Any]) -> list[str]:
-    """Return the rows of an NVIDIA GPU: its kernels and link, the pipeline, and peers."""
-    rows = [f"| GPU | {result['device']['description']} |"]
-    link = result["link"]
-    rows.append(
-        f"| link, page-locked memory | {link['pinned_up_gbs']:.0f} GB/s up,"
-        f" {link['pinned_down_gbs']:.0f} GB/s down, {link['pinned_both_gbs']:.0f} GB/s each way"
-        " at once |"
-    )
-    for section, who in (
-        ("ceiling", "cuBLAS"), ("pipeline", "hdgemm"), ("paper_shapes", "hdgemm"),
-        ("ladder", "hdgemm"), ("cublasxt", "cuBLASXt"), ("cupy", "CuPy"),
-    ):  # fmt: skip
-        for one in result.get(section, []):
-            share = one.get("share_of_ceiling")
-            of = f", {share:.3f} of cuBLAS on resident data" if share else ""
-            rows.append(f"| {who}: {one['label']} | {one['tflops']:.2f} Tflop/s{of} |")
-    return rows
-
-
 SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = {
-    "file_to_file": ("Products from file to file", file_to_file),
-    "file_to_file_16384": ("Products from file to file, n = 16384", file_to_file),
+    "file_to_file": ("Products from file to file", rows_of.file_to_file),
+    "file_to_file_16384": ("Products from file to file, n = 16384", rows_of.file_to_file),
     "file_to_file_neighbour": (
         "Products from file to file beside a process that burns half a core",
-        file_to_file,
+        rows_of.file_to_file,
     ),
-    "in_ram": ("Products in RAM", in_ram),
-    "neighbour": ("Products beside another process", neighbour),
-    "linalg": ("Factorisations from file to file", linalg),
-    "linalg_16384": ("Factorisations from file to file, larger matrices", linalg),
-    "linalg_16384_columns": ("Factorisations from file to file, column-major", linalg),
-    "linalg_cuda": ("Factorisations from file to file, updated by an NVIDIA GPU", linalg),
-    "linalg_lstsq": ("Least squares from a file of 2,000,000×500", lstsq),
-    "linalg_syrk": ("Symmetric products from files", syrk),
-    "linalg_refine": ("Solutions refined from single precision", refine),
-    "linalg_peers": ("Factorisations by peers under one memory limit", linalg_peers),
-    "linalg_peers_reversed": ("LU of a permutation matrix by peers", linalg_peers),
-    "hybrid_linalg": ("Factorisations by tasks: devices", hybrid),
-    "hybrid_linalg_slab": ("Factorisations by tasks: tasks against a resident slab", hybrid),
-    "hybrid_linalg_schedule": ("Factorisations by tasks: schedules", hybrid),
-    "hybrid_linalg_host": ("Factorisations by tasks: the host", hybrid),
-    "linpack": ("LINPACK", linpack),
-    "linpack_ranks": ("LINPACK on two processes", linpack),
-    "linpack_large": ("LINPACK, larger systems", linpack),
-    "linpack_overlap": ("LINPACK: devices and overlaps", linpack),
-    "scalapack": ("Systems over MPI, against ScaLAPACK", scalapack),
-    "scalapack_columns": ("Systems over MPI, against ScaLAPACK, 2×1", scalapack),
-    "cluster_efficiency": ("Cluster", cluster),
-    "cluster_load": ("Cluster: what a block costs", cluster_load),
-    "cluster_virtual": ("Cluster of 1,000 workers, simulated", cluster_virtual),
-    "formats": ("File formats", formats),
-    "formats_large": ("File formats, larger matrices", formats),
-    "cuda": ("Products on an NVIDIA GPU", cuda),
-    "cuda_cublasxt": ("Products on an NVIDIA GPU and by cuBLASXt, n = 16384", cuda),
-    "opencl_kernel": ("OpenCL kernel", opencl_kernel),
-    "opencl_pipeline": ("OpenCL pipeline", opencl_pipeline),
-    "split": ("Several devices", split),
-    "tall": ("Tall files", tall),
-    "topk": ("Largest entries of products", topk),
-    "durable_overhead": ("Cost of a journal", durable_overhead),
-    "campaign_run_kills": ("Runs that were killed", campaign),
-    "campaign_factor_kills": ("Factorisations that were killed", campaign),
-    "campaign_row_kills": ("Reductions of tall matrices that were killed", campaign),
-    "campaign_cluster_kills": ("Cluster: processes that were killed", campaign),
-    "campaign_cluster_row_kills": ("Cluster: workers killed in passes over rows", campaign),
-    "campaign_mpi_kills": ("MPI: ranks that were killed", campaign),
-    "campaign_mpi_slab_kills": ("MPI: ranks killed in factorisations by slabs", campaign),
-    "campaign_cluster_mounts": ("Cluster: workers that see other files", campaign),
-    "campaign_cluster_frozen": ("Cluster: workers that are stopped and go on", campaign),
-    "campaign_disk_faults": ("Disks that fail", campaign),
-    "campaign_full_disk": ("Disks that are full", campaign),
-    "campaign_store_race": ("Two processes create one array", campaign),
-    "campaign_hostile_files": ("Damaged files", campaign),
-    "campaign_memory_limits": ("Memory limits", campaign),
-    "tile_checks_overhead": ("Cost of checked tiles", tile_checks),
-    "overhead": ("Overhead of the engine", overhead),
-    "service_load": ("Service: requests", service_load),
-    "service_transfer": ("Service: transfers", service_transfer),
-    "campaign_service_queue": ("Service: queue", service_queue),
-    "campaign_service_kills": ("Service: processes killed", campaign),
-    "campaign_service_outage": ("Service: database lost", campaign),
-    "campaign_service_sockets": ("Service: half-open connections", campaign),
-    "campaign_service_upload_race": ("Service: completions beside parts of an upload", campaign),
-    "campaign_hostile_json": ("Service: hostile JSON", hostile_json),
-    "campaign_service_schema": ("Service: generated requests", campaign),
+    "in_ram": ("Products in RAM", rows_of.in_ram),
+    "neighbour": ("Products beside another process", rows_of.neighbour),
+    "linalg": ("Factorisations from file to file", rows_of.linalg),
+    "linalg_16384": ("Factorisations from file to file, larger matrices", rows_of.linalg),
+    "linalg_16384_columns": ("Factorisations from file to file, column-major", rows_of.linalg),
+    "linalg_cuda": ("Factorisations from file to file, updated by an NVIDIA GPU", rows_of.linalg),
+    "linalg_lstsq": ("Least squares from a file of 2,000,000×500", rows_of.lstsq),
+    "linalg_syrk": ("Symmetric products from files", rows_of.syrk),
+    "linalg_refine": ("Solutions refined from single precision", rows_of.refine),
+    "linalg_peers": ("Factorisations by peers under one memory limit", rows_of.linalg_peers),
+    "linalg_peers_reversed": ("LU of a permutation matrix by peers", rows_of.linalg_peers),
+    "hybrid_linalg": ("Factorisations by tasks: devices", rows_of.hybrid),
+    "hybrid_linalg_slab": (
+        "Factorisations by tasks: tasks against a resident slab",
+        rows_of.hybrid,
+    ),
+    "hybrid_linalg_schedule": ("Factorisations by tasks: schedules", rows_of.hybrid),
+    "hybrid_linalg_host": ("Factorisations by tasks: the host", rows_of.hybrid),
+    "linpack": ("LINPACK", rows_of.linpack),
+    "linpack_ranks": ("LINPACK on two processes", rows_of.linpack),
+    "linpack_large": ("LINPACK, larger systems", rows_of.linpack),
+    "linpack_overlap": (
+        "LINPACK: devices, and overlaps: speed to the grid's first line, part of phases hidden",
+        rows_of.linpack,
+    ),
+    "scalapack": ("Systems over MPI, against ScaLAPACK", rows_of.scalapack),
+    "scalapack_columns": ("Systems over MPI, against ScaLAPACK, 2×1", rows_of.scalapack),
+    "cluster_efficiency": ("Cluster", rows_of.cluster),
+    "cluster_load": ("Cluster: what a block costs", rows_of.cluster_load),
+    "cluster_virtual": ("Cluster of 1,000 workers, simulated", rows_of.cluster_virtual),
+    "formats": ("File formats", rows_of.formats),
+    "formats_large": ("File formats, larger matrices", rows_of.formats),
+    "cuda": ("Products on an NVIDIA GPU", rows_of.cuda),
+    "cuda_cublasxt": ("Products on an NVIDIA GPU against cuBLASXt, n = 16384", rows_of.cublasxt),
+    "opencl_kernel": ("OpenCL kernel", rows_of.opencl_kernel),
+    "opencl_pipeline": ("OpenCL pipeline", rows_of.opencl_pipeline),
+    "split": ("Several devices", rows_of.split),
+    "tall": ("Tall files", rows_of.tall),
+    "topk": ("Largest entries of products", rows_of.topk),
+    "durable_overhead": ("Cost of a journal", rows_of.durable_overhead),
+    "tile_checks_overhead": ("Cost of checked tiles", rows_of.tile_checks),
+    "overhead": ("Overhead of the engine", rows_of.overhead),
+    "service_load": ("Service: requests", rows_of.service_load),
+    "service_transfer": ("Service: transfers", rows_of.service_transfer),
+    "campaign_service_queue": ("Service: queue", rows_of.service_queue),
+    "campaign_hostile_json": ("Service: hostile JSON", rows_of.hostile_json),
 }
+
+
+def campaigns() -> Iterator[str]:
+    """Yield the table of the campaigns."""
+    yield from (
+        "## Campaigns",
+        "",
+        "`python -m bench.campaigns.COMMAND`, on machines with 2 cores:",
+    )
+    yield from ("", "| what | command | did | measured | date |", "|---|---|---|---|---|")
+    for name, title in CAMPAIGNS.items():
+        if (result := load(f"campaign_{name}")) is not None:
+            where = result["environment"]
+            command = _command(where).partition("campaigns.")[2]
+            yield f"| {title} | `{command}` | {rows_of.campaign(result)} | {where['when'][:10]} |"
+    yield ""
 
 
 def measured() -> Iterator[str]:
     """Yield the lines of docs/measured.md: a table for each result, with command and machine."""
-    for name, (title, rows) in SECTIONS.items():
-        result = load(name)
-        if result is None:
-            continue
+    found = {name: result for name in SECTIONS if (result := load(name)) is not None}
+    used = Counter(_versions(result) for result in found.values() if "environment" in result)
+    (usual, _), *_ = used.most_common(1)
+    yield from (f"Measured with {usual} where no other versions are named.", "")
+    for name, result in found.items():
+        title, rows = SECTIONS[name]
         yield from (f"## {title}", "")
         if where := result.get("environment"):
-            versions = where["versions"]
-            command = re.sub(r" --data \S+", "", where["command"])  # a folder of that machine
+            command = _command(where)
+            versions = "" if _versions(result) == usual else f" {_versions(result)},"
             yield (
-                f"`{command}` on {where['cores']} cores of {where['cpu']},"
-                f" NumPy {versions['numpy']}, SciPy {versions['scipy']}, {where['when'][:10]}:"
+                f"`{command}` on {where['cores']} cores of {where['cpu'].replace('(R)', '')},"
+                f"{versions} {where['when'][:10]}:"
             )
         else:
             module = name.replace("campaign_", "campaigns.")
             yield f"`python -m bench.{module}` on a machine with 2 cores:"
         yield from ("", "| what | measured |", "|---|---|", *rows(result), "")
+    yield from campaigns()
+
+
+def _command(where: dict[str, Any]) -> str:
+    """Return the command without folders of its machine and the name of its result."""
+    return re.sub(r" --data \S+| --(name|save)( \w+)?", "", str(where["command"]))
+
+
+def _versions(result: dict[str, Any]) -> str:
+    versions = result["environment"]["versions"]
+    return f"NumPy {versions['numpy']}, SciPy {versions['scipy']}"
 
 
 def headlines() -> Iterator[str]:

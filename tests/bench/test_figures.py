@@ -2,7 +2,7 @@
 
 import shutil
 
-from bench import figures
+from bench import figure_rows, figures
 
 
 def test_the_tables_are_written_again(tmp_path, monkeypatch):
@@ -35,7 +35,7 @@ def test_factorisations_are_rows_of_ratios():
             "hdgemm": [turn, turn | {"status": "timeout"}],
         },
     }
-    (row,) = figures.linalg(result)
+    (row,) = figure_rows.linalg(result)
     assert row == (
         "| `lu_factor`, files, n = 16384, 1500 MB | 1.020 of SciPy in RAM, 0.850 of DGEMM in RAM;"
         " cores in kernels 90% of the time |"
