@@ -250,8 +250,8 @@ class PCA:
             setattr(self, name, value)
         return self
 
-    @public_call(ReportKeywords)
-    def fit(self, X: Any, y: None = None, **keywords: Unpack[ReportKeywords]) -> Self:  # noqa: ARG002, N803
+    @public_call(DurableKeywords)
+    def fit(self, X: Any, y: None = None, **keywords: Unpack[DurableKeywords]) -> Self:  # noqa: ARG002, N803
         """Find the components of the samples.
 
         Parameters
@@ -261,8 +261,11 @@ class PCA:
             file.
         y
             Not used.
+        checkpoint
+            The path of a journal, with which an interrupted fit goes on when it is called again;
+            the journal is removed at the end.
         **keywords
-            Keywords of every call, from `options` to `report`.
+            Keywords of every call, from `options` to `restart`.
 
         Raises
         ------

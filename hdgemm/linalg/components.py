@@ -19,7 +19,13 @@ from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
 from hdgemm.linalg.planning.rows import rows_for, triangle_work
 from hdgemm.linalg.results import Result, open_results, outputs_of
-from hdgemm.linalg.rows.checkpoint import RunLimits, durable_rows, place_of, resumed
+from hdgemm.linalg.rows.checkpoint import (
+    RunLimits,
+    durable_rows,
+    place_of,
+    place_of_journal,
+    resumed,
+)
 from hdgemm.linalg.rows.column_moments import ColumnMoments
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import NormalProduct, StoredProduct, product_work
@@ -322,15 +328,27 @@ class PlannedComponents:
 @contextmanager
 def prepare_fit(x: Any, call: Call, request: Request) -> Iterator[Prepared[Components]]:
     """Yield the components of samples, planned; nothing is stored."""
-    with open_matrix(x) as source, open_run(call) as run:
-        planned = PlannedComponents.of(source, request, run)
+    place = place_of_journal(call.checkpoint)
+    with open_matrix(x) as source, open_run(call) as opened:
+        run, limits = resumed(call, place, opened)
+        block = None if limits is None else limits.block
+        planned = PlannedComponents.of(source, request, run, block)
         parts = planned.fit.parts
+        k = request.n_components
+        decisive = {
+            "routine": "fit of pca",
+            **asdict(request),
+            "n_components": None if k is None else float(k),
+        }
 
         def compute() -> Components:
-            passes = Passes(run.watch, sum(part.flops for part in parts))
-            with reads_unchanged(source):
-                found, facts = planned.find(passes)
-            passes.finish(facts)
+            with durable_rows(call, place, {"A": source}, decisive) as durable:
+                if durable is not None:
+                    durable.begin(planned.fit.reading, planned.fit.limits)
+                passes = Passes(run.watch, sum(part.flops for part in parts), durable)
+                with reads_unchanged(source):
+                    found, facts = planned.find(passes)
+                passes.finish(facts)
             return found
 
         yield Prepared(JointPlan(planned.facts, parts), compute)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hdgemm
-from hdgemm.decomposition import pca
+from hdgemm.decomposition import PCA, pca
 from hdgemm.linalg import corrcoef, cov, eigsh, pinv, svd, svds, svdvals
 from tests.child import ends_with_parent
 from tests.linalg.interruption import InterruptedRunError, interrupt_after
@@ -158,3 +158,30 @@ def test_a_killed_process_leaves_a_run_that_goes_on(name, tmp_path):
     CALLS[name](a, outs(tmp_path, "part"), options=ROWS, checkpoint=True, report=reports.append)
     assert reports[0].resumption.kept > 0
     assert stored(tmp_path, "part") == stored(tmp_path, "whole")
+
+
+@pytest.mark.parametrize("solver", ["full", "krylov"])
+def test_a_fit_goes_on_to_the_same_bits_with_the_journal_of_a_path(solver, tmp_path):
+    a, events, kept = tmp_path / "A.npy", [], []
+    np.save(a, matrix_of("pca"))
+    model = PCA(np.int64(4), svd_solver=solver, options=ROWS)
+    whole = vars(PCA(4, svd_solver=solver, options=ROWS).fit(a, observer=events.append))
+    journal = tmp_path / "fit.journal"
+    for part in (0.3, 0.9):
+        with pytest.raises(InterruptedRunError):
+            model.fit(a, checkpoint=journal, observer=interrupt_after(int(part * len(events))))
+        with pytest.raises(hdgemm.InputError, match="standardize"):
+            PCA(4, svd_solver=solver, standardize=True).fit(a, checkpoint=journal)
+        reports = []
+        model.fit(a, checkpoint=journal, report=reports.append)
+        for name in ("components_", "singular_values_", "mean_", "explained_variance_ratio_"):
+            np.testing.assert_array_equal(vars(model)[name], whole[name])
+        kept.append(reports[0].resumption.kept)
+        assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
+    assert 0 < kept[0] < kept[1]
+
+
+def test_a_fit_needs_the_path_of_a_journal(tmp_path):
+    np.save(tmp_path / "A.npy", matrix_of("pca"))
+    with pytest.raises(hdgemm.InputError, match="the path of a journal"):
+        PCA(4).fit(tmp_path / "A.npy", checkpoint=True)

@@ -27,6 +27,7 @@ import zipfile
 import zlib
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -47,7 +48,6 @@ from hdgemm.report import Resumption
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -146,6 +146,22 @@ def _plan_of(path: Path, earlier: EarlierRun) -> Mapping[str, Any]:
 def place_of(outs: Sequence[Any]) -> Any:
     """Return the first location among the places of results, beside which a journal is kept."""
     return next((out for out in outs if is_location(out)), None)
+
+
+def place_of_journal(checkpoint: Checkpointing) -> Path | None:
+    """Return the name that a run without a stored result has beside its journal.
+
+    Raises
+    ------
+    InputError
+        When `checkpoint` names no journal.
+    """
+    if checkpoint is False:
+        return None
+    if checkpoint is True:
+        raise InputError("no result is stored: give checkpoint the path of a journal, not True")
+    path = Path(checkpoint).absolute()
+    return path.with_name(f"{path.name}.npy")
 
 
 def checksum_of(weights: Any) -> int | None:
