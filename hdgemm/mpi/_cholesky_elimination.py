@@ -49,8 +49,9 @@ class CholeskyElimination(RightLooking):
         window: Window,
         recorder: PhaseRecorder,
         progress: Callable[[float], None] | None = None,
+        span: tuple[int, int] | None = None,
     ) -> None:
-        super().__init__(variant, part, window, recorder, progress)
+        super().__init__(variant, part, window, recorder, progress, span)
         self.order = 0
         self._adjoints: dict[int, Columns] = {}
 
@@ -60,30 +61,34 @@ class CholeskyElimination(RightLooking):
         return self.order > 0
 
     def _panel(self, number: int, block: tuple[int, int]) -> Panel:
-        """Factor and send a panel, or receive it, and gather its rows for the local columns."""
+        """Return a panel, and gather its rows for the local columns."""
+        panel = self._factored(number, block)
+        # The first interchange stands for the order of the minor within the panel.
+        if order := int(panel.pivots[0]):
+            self.order = panel.first + order
+        with self._recorder.record("swap", panel.first):
+            self._adjoints[number] = self._adjoint(panel)
+        return panel
+
+    def _factored(self, number: int, block: tuple[int, int]) -> Panel:
+        """Factor and send a panel, or receive it."""
         variant, part = self._variant, self._part
         first = number * variant.nb
         width = min(variant.nb, variant.n - first)
-        root = part.cols.owner(first)
-        if part.has_columns(first):
-            self._window.wait(*block)
-            with self._recorder.record("panel", first):
-                panel = self._factor(first, part.a[:, slice(*block)])
-            with self._recorder.record("broadcast", first):
-                self._broadcast.send(panel)
-        else:
-            if variant.depth:
-                arrived = self._broadcast.arrived
-                self._window.wait(0, part.cols.count, help_until=lambda: arrived(root))
-            below = part.rows.count - part.rows.below(first + width)
-            with self._recorder.record("broadcast", first):
-                panel = self._broadcast.receive(root, first, width, below, part.a.dtype)
-        # The first interchange stands for the order of the minor within the panel.
-        if order := int(panel.pivots[0]):
-            self.order = first + order
-        with self._recorder.record("swap", first):
-            self._adjoints[number] = self._adjoint(panel)
+        root = part.cols.owner(first - self._first)
+        if root != part.cols.process:
+            self._update_until(root, self._broadcast.arrived)
+            return self._receive(root, first, width)
+        self._window.wait(*block)
+        with self._recorder.record("panel", first):
+            panel = self._factor(first, part.a[:, slice(*block)])
+        with self._recorder.record("broadcast", first):
+            self._broadcast.send(panel)
         return panel
+
+    def _below(self, end: int) -> int:
+        """Return the local row at which `below` begins: the updated columns' first row at least."""
+        return self._part.rows.below(max(end, self._first))
 
     def _factor(self, first: int, columns: Columns) -> Panel:
         """Factor the diagonal block on its owner, and solve for the rows below it on all."""
@@ -104,9 +109,9 @@ class CholeskyElimination(RightLooking):
 
     def _adjoint(self, panel: Panel) -> Columns:
         """Return the adjoint of the panel's rows that have the numbers of the local columns."""
-        part, n = self._part, self._variant.n
-        rows = _after(part.rows.positions(), panel.end, n)
-        cols = _after(part.cols.positions(), panel.end, n)
+        part, start = self._part, max(panel.end, self._first)
+        rows = _after(part.rows.positions(), start, self._variant.n)
+        cols = _after(part.cols.positions() + self._first, start, self._last)
         owners = cols // part.rows.block % part.rows.processes
         own = np.searchsorted(rows, cols[owners == part.rows.process])
         sizes = [int(np.count_nonzero(owners == each)) for each in range(part.rows.processes)]
@@ -120,10 +125,11 @@ class CholeskyElimination(RightLooking):
     def _apply(self, number: int, start: int, stop: int, *, urgent: bool = False) -> None:
         """Give the local columns from `start` to `stop` to the window, strip by strip."""
         part, panel = self._part, self._panels[number]
-        adjoint, after = self._adjoints[number], part.cols.below(panel.end)
-        stop = min(stop, part.cols.below(self._variant.n))
-        width, below = self._width(), part.rows.below(panel.end)
-        positions = part.cols.positions()
+        adjoint = self._adjoints[number]
+        after = part.cols.below(max(panel.end, self._first) - self._first)
+        stop = min(stop, part.cols.below(self._last - self._first))
+        width, below = self._width(), self._below(panel.end)
+        positions = part.cols.positions() + self._first
         for left in range(start, stop, width):
             right = min(left + width, stop)
             # Rows above the diagonal of the first column are in no triangle.

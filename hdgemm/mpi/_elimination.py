@@ -94,8 +94,8 @@ class Elimination(RightLooking):
         arrived = part.row.arrived if shared else self._broadcast.arrived
         if own:
             self._window.wait(*block)
-        elif variant.depth:
-            self._window.wait(0, part.cols.count, help_until=lambda: arrived(root))
+        else:
+            self._update_until(root, arrived)
         if shared:
             return self._shared_panel(first, width, part.a[:, slice(*block)] if own else None)
         if own:
@@ -104,9 +104,7 @@ class Elimination(RightLooking):
             with self._recorder.record("broadcast", first):
                 self._broadcast.send(panel)
             return panel
-        below = part.rows.count - part.rows.below(first + width)
-        with self._recorder.record("broadcast", first):
-            return self._broadcast.receive(root, first, width, below, part.a.dtype)
+        return self._receive(root, first, width)
 
     def _shared_panel(self, first: int, width: int, columns: Columns | None) -> Panel:
         """Factor a panel on all processes (Jo et al., section 4.3); the root has its `columns`."""

@@ -62,6 +62,8 @@ class Loader:
         NaN and Inf are errors.
     triangle
         The triangle of the matrix that is read; the upper one as its adjoint, which is lower.
+    conjugate
+        The adjoint, not the transpose, is read of an upper triangle.
     corner
         The row and the column of the whole operand at which the matrix, a view, begins.
     """
@@ -71,6 +73,7 @@ class Loader:
     check_finite: bool = True
     triangle: Triangle = None
     corner: tuple[int, int] = (0, 0)
+    conjugate: bool = True
     error: Exception | None = field(default=None, init=False)
 
     @cached_property
@@ -114,7 +117,7 @@ class Loader:
             try:
                 stored.read(strip.row, strip.col, out)
                 self._check(strip, out)
-                if adjoint and out.dtype.kind == "c":
+                if adjoint and self.conjugate and out.dtype.kind == "c":
                     np.conj(out, out=out)
             except Exception as error:  # noqa: BLE001 - raised by all ranks, below
                 self.error = error

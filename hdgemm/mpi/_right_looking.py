@@ -113,8 +113,28 @@ class RightLooking:
         return start, cols.below(last) if own and number < self._count else start
 
     def _panel(self, number: int, block: tuple[int, int]) -> Panel:
+        """Return a panel, and prepare the updates by it."""
+        raise NotImplementedError
+
+    def _factored(self, number: int, block: tuple[int, int]) -> Panel:
         """Factor and send a panel of local columns, or receive it."""
         raise NotImplementedError
+
+    def _update_until(self, root: int, arrived: Callable[[int], bool]) -> None:
+        """Help with updates until a message of the process `root` of the row has arrived."""
+        if self._variant.depth:
+            self._window.wait(0, self._part.cols.count, help_until=lambda: arrived(root))
+
+    def _receive(self, root: int, first: int, width: int) -> Panel:
+        """Receive a panel from the process `root` of the row."""
+        part = self._part
+        below = part.rows.count - self._below(first + width)
+        with self._recorder.record("broadcast", first):
+            return self._broadcast.receive(root, first, width, below, part.a.dtype)
+
+    def _below(self, end: int) -> int:
+        """Return the local row at which `below` begins of a panel that ends before column `end`."""
+        return self._part.rows.below(end)
 
     def _apply(self, number: int, start: int, stop: int, *, urgent: bool = False) -> None:
         """Give the local columns from `start` to `stop` to the window, to be updated by a panel."""

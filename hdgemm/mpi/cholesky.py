@@ -18,6 +18,9 @@ from hdgemm.mpi._run import MpiCall, MpiKeywords, Request, started
 from hdgemm.mpi._substitution import back_substitute_adjoint, forward_substitute
 from hdgemm.mpi.lu import refuse_zero, solve_flops, zero_on_diagonal
 from hdgemm.mpi.processes import together
+from hdgemm.mpi.slabs.checkpoint import by_slabs
+from hdgemm.mpi.slabs.cholesky import cholesky_by_slabs
+from hdgemm.mpi.slabs.plan import BySlabs
 from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:
@@ -37,11 +40,14 @@ def cholesky(
     check_finite: bool = True,
     *,
     out: Any = None,
+    restart: bool = False,
     **keywords: Unpack[MpiKeywords],
 ) -> Any:
     """Return the Cholesky factor of a Hermitian positive definite matrix, over MPI.
 
-    A = L·L^H for ``lower=True``, A = U^H·U otherwise. One triangle of A is read and updated.
+    A = L·L^H for ``lower=True``, A = U^H·U otherwise. One triangle of A is read and updated. A
+    matrix in storage that is larger than the memory of all processes is factored by slabs, as by
+    `lu_factor`.
 
     Parameters
     ----------
@@ -54,6 +60,8 @@ def cholesky(
         Raise `NotFiniteError` at a NaN or Inf of the triangle.
     out
         As in `lu_factor`; the other triangle is zero.
+    restart
+        Discard the slabs of an interrupted call.
     **keywords
         Keywords of every distributed call, from `comm` to `report`.
 
@@ -82,10 +90,16 @@ def cholesky(
     call, lower = MpiCall(**keywords), bool(lower)
     dealt = out is None and isinstance(a, BlockCyclicArray)
     place = None if dealt else target_of(call.world, out, factor=True)
-    request = Request("cholesky", a, None, {"out": str(place), "lower": lower}, check_finite)
+    slabs = BySlabs.NEVER if place is None else by_slabs(call.world, place)
+    arguments = {"out": str(place), "lower": lower, "restart": bool(restart)}
+    request = Request("cholesky", a, None, arguments, check_finite, slabs=slabs)
     with started(request, call) as opened:
         if opened is None:
             return None
+        if opened.slabs is not None and place is not None:
+            factored = cholesky_by_slabs(opened, place, lower=lower, restart=bool(restart))
+            opened.run.finish(call, factored.flops)
+            return factored.factor
         run = opened.run
         part = triangle_part(run, opened.a, lower=lower)
         run.factor_cholesky(part)

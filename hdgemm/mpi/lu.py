@@ -28,8 +28,8 @@ from hdgemm.mpi._substitution import (
 )
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.slabs.checkpoint import by_slabs
+from hdgemm.mpi.slabs.lu import factor_by_slabs
 from hdgemm.mpi.slabs.plan import BySlabs
-from hdgemm.mpi.slabs.run import factor_by_slabs
 from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:

@@ -214,8 +214,8 @@ def plan(
     Raises
     ------
     DoesNotFitError
-        When a rank needs more memory: `missing` in bytes, and how many ranks suffice. "solve"
-        without `refine` and "lu_factor" go by slabs of columns instead, while one fits.
+        When a rank needs more memory: `missing` in bytes, and how many ranks suffice. Without
+        `refine`, factorisations go by slabs of columns instead, while one fits.
 
     See Also
     --------
@@ -300,7 +300,7 @@ class _Case:
         need = self.rank_bytes(variant)
         if need <= available:
             return Slabs(variant.n, variant.n)
-        if self.kind != "cholesky" and not self.refine:
+        if not self.refine:
             return fitting(variant, self.itemsize, available)
         raise self._too_large(variant, need, available)
 
@@ -345,7 +345,7 @@ def _priced(
     pairs = cholesky_pairs(n, n) if symmetric else elimination_pairs(n, n)
     # Panels pass along rows of the grid. Along columns: rows of U and those that they replace, or
     # the panel's rows for the local columns; and candidates for pivots.
-    streamed = slabs.streamed
+    streamed = slabs.streamed_below if symmetric else slabs.streamed
     panels = (n * n / 2 + streamed) / p * (q > 1)
     swapped = n * n / (2 * q if symmetric else q) * (p > 1)
     pivots, waits, eliminated = _panels(case, variant)
@@ -359,11 +359,13 @@ def _priced(
     taken = rhs if kind == "solve" else square
     by_slabs = slabs.width < n
     if by_slabs:
-        # Factors are stored in each case; then both triangles are read for the right-hand sides, or
-        # all is read and overwritten by way of a log.
-        again = streamed * item + square * max(1, -(-columns // slabs.width))
+        # Factors of LU are stored in each case; then both triangles are read for the right-hand
+        # sides, or all is read and overwritten by way of a log.
+        again = streamed * item
+        if not symmetric:
+            again += square * max(1, -(-columns // slabs.width))
+            taken += square if kind == "solve" else 2 * square
         given, passed = given + again, passed + again
-        taken += square if kind == "solve" else 2 * square
     dealt = 1 / ranks / link * (ranks > 1)
     phases = {
         "read": max(given / storage, passed * dealt),

@@ -23,8 +23,8 @@ from hdgemm.mpi.cholesky import (
 from hdgemm.mpi.lu import factor_flops, first_zero, refuse_zero, solve_flops
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.slabs.checkpoint import by_slabs
+from hdgemm.mpi.slabs.lu import factors_beside, solve_by_slabs
 from hdgemm.mpi.slabs.plan import BySlabs
-from hdgemm.mpi.slabs.run import factors_beside, solve_by_slabs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -121,6 +121,67 @@ def check_interruptions(group, name, small, bits):
         say(group, name, "another solution after an interruption")
 
 
+def check_cholesky(group, grid, dtype, nb, width, lower):
+    """One triangle is read; the factor is that of one machine, and the same bits go on."""
+    n = 3 * width + 3
+    a, _ = stored_pair(group, folder, dtype, n, 1, "C")
+    spd = (a @ a.conj().T + np.eye(n)).astype(dtype)
+    half = np.array(np.tril(spd) if lower else np.triu(spd), order="CF"[lower])
+    half[np.triu_indices(n, 1) if lower else np.tril_indices(n, -1)] = np.nan
+    small = {"comm": group, "grid": grid, "nb": nb} | {
+        "options": limited(n, nb, grid, width, dtype)
+    }
+    name, reports = f"{grid} {dtype} lower={lower}: Cholesky", []
+    if group.rank == 0:
+        np.save(folder / "S.npy", half)
+    group.collect(None)
+
+    def factor(**more):
+        how = {"out": folder / "C.npy", "report": reports.append, **small, **more}
+        return np.asarray(mpi.cholesky(folder / "S.npy", lower, **how))
+
+    c = factor()
+    error = np.abs((c @ c.conj().T if lower else c.conj().T @ c) - spd).sum(axis=0).max()
+    if not error < 30 * n * np.finfo(dtype).eps * np.abs(spd).sum(axis=0).max():
+        say(group, name, error)
+    if (np.tril(c) if not lower else np.triu(c, 1)).any() != (not lower):
+        say(group, name, "the other triangle is not zero")
+    found = linalg.open(folder / "C.npy")
+    if found.lower != lower or np.asarray(found.c).tobytes() != c.tobytes():
+        say(group, name, "opened as another factor")
+    bits = c.tobytes()
+    interrupted(group, "store", 3, lambda: factor(restart=True))
+    if factor().tobytes() != bits or not reports[-1].flops < reports[0].flops:
+        say(group, name, "other bits after an interruption, or nothing was kept")
+    group.collect(None)
+    check_wrong_triangles(group, name, half, lower, small)
+
+
+def check_wrong_triangles(group, name, half, lower, small):
+    """A minor that is not positive definite leaves nothing; NaN is named by its place."""
+    n = len(half)
+    for (row, col), value in (((n - 2, n - 2), -1), ((n - 1, 1) if lower else (1, n - 1), np.nan)):
+        before = names(group)
+        wrong = half.copy()
+        wrong[row, col] = value
+        try:
+            mpi.cholesky(wrong, lower, out=folder / "E.npy", restart=True, **small)
+            say(group, name, "a wrong matrix was factored")
+        except scipy.linalg.LinAlgError as error:
+            group.collect(None)
+            left = names(group)
+            if error.order != n - 1 or left != before:
+                say(group, name, error, left)
+        except ValueError as error:
+            if (error.row, error.col) != (row, col):
+                say(group, name, error)
+        group.collect(None)
+    if group.rank == 0:
+        for path in folder.glob("*E.npy*"):
+            path.unlink()
+    group.collect(None)
+
+
 def check_errors(group, grid):
     """NaN is named by its place in A; a singular matrix leaves nothing; A may be too large."""
     n, nb, width = 40, 4, max(8, 4 * grid[1])
@@ -163,5 +224,9 @@ for p, q in [tuple(map(int, grid.split("x"))) for grid in sys.argv[2:]]:
             check(group, (p, q), "float64", 5, 10 if q == 1 else 5 * q, 3, "C")
         if p * q == 4 or p == 1:
             check(group, (p, q), "complex64", 4, 8 if q == 1 else 4 * q, 0, "F")
+        least = 4 * q * (2 if q == 1 else 1)
+        for dtype, lower in (("float64", False), ("complex64", True), ("complex128", False)):
+            if p * q == 4 or (dtype == "float64") == (p > 1):
+                check_cholesky(group, (p, q), dtype, 4, least, lower)
         check_errors(group, (p, q))
 finish(everyone)

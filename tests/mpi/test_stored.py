@@ -376,10 +376,11 @@ def test_the_plan_of_a_tournament_has_messages_for_each_panel():
 
 
 def test_the_plan_refuses_with_the_missing_bytes_and_the_ranks_that_suffice():
+    how = {"host_memory": "150GB", "rate": 1e12, "refine": "float32"}
     with pytest.raises(DoesNotFitError, match="or take 32 ranks") as caught:
-        mpi.plan("cholesky", 500_000, ranks=4, host_memory="100GB", rate=1e12)
-    assert caught.value.missing == caught.value.requested - 100 * 10**9
-    assert mpi.plan("cholesky", 500_000, ranks=32, host_memory="100GB", rate=1e12).ranks == 32
+        mpi.plan("solve", 500_000, ranks=4, **how)
+    assert caught.value.missing == caught.value.requested - 150 * 10**9
+    assert mpi.plan("solve", 500_000, ranks=32, **how).ranks == 32
     for wrong in (("qr", 4), ("lu", 0)):
         with pytest.raises(InputError):
             mpi.plan(*wrong, ranks=2)
@@ -404,6 +405,11 @@ def test_the_plan_goes_by_slabs_where_the_memory_is_too_small():
     solved = mpi.plan("solve", n, 5, **how)
     assert solved.slab_width == found.slab_width
     assert solved.planned_bytes["store2"] == square + 8 * n * 5
+    half = mpi.plan("cholesky", n, **how)
+    assert half.slab_width == found.slab_width
+    again = half.planned_bytes["load1"] - square / 2
+    assert again == pytest.approx(8 * n**3 / (6 * found.slab_width), rel=0.03)
+    assert half.planned_bytes["store2"] == square
     with pytest.raises(DoesNotFitError, match="a slab of"):
         mpi.plan("lu", n, ranks=4, host_memory="1GB", rate=1e12)
 

@@ -1,1 +1,1 @@
-"""LU of matrices larger than the memory of all ranks: left-looking over slabs of whole columns."""
+"""Factorisations of matrices larger than the memory of all ranks: left-looking by slabs."""

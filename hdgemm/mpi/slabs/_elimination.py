@@ -1,23 +1,20 @@
-"""Elimination of one slab: panels of earlier slabs come from storage, its own ones are factored.
+"""LU of one slab: panels of earlier slabs come from storage, its own ones are factored.
 
-A stored panel takes the way of a panel that another process has factored: it passes along the rows
-of the grid, its interchanges are applied to the slab, and the devices update with it. Its rows lie
-in the order in which it was factored, so that all panels are applied as in memory; the interchanges
-of later panels are applied to the stored rows at the end, once.
+Interchanges of a stored panel are applied to the slab. Its rows lie in the order in which it was
+factored, so that all panels are applied as in memory; the interchanges of later panels are applied
+to the stored rows at the end, once.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.fortran import gemm, trsm
 from hdgemm.mpi._elimination import Elimination
-from hdgemm.mpi._operands import Loader
 from hdgemm.mpi._panel import Panel, factor_panel
-from hdgemm.mpi.distribution import Axis
+from hdgemm.mpi.slabs._streamed import StoredColumns, Streamed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,36 +31,25 @@ if TYPE_CHECKING:
     Columns = NDArray[Any]
 
 
-class StoredFactors:
-    """Finished columns of L and U in storage, read by blocks of whole panels into all ranks.
-
-    Every method that reads is called by all ranks in the same order.
+class StoredFactors(StoredColumns):
+    """Finished columns of L and U; parameters as for `StoredColumns`.
 
     Parameters
     ----------
-    lu
-        The file as this rank has opened it: the rows of each panel in the order in which it was
-        factored.
-    part
-        Memory for one block.
     pivots
-        Interchanges of each panel that is stored.
+        Interchanges of each panel that is stored, whose rows lie in the order in which it was
+        factored.
     """
 
     def __init__(
         self, lu: StoredMatrix, part: Part, pivots: Mapping[int, NDArray[np.int64]]
     ) -> None:
-        self._lu, self._memory, self._pivots = lu, part, pivots
-        # Columns in memory, and the columns whose rows from the block's diagonal on are there.
-        self._block = self._lower = (0, 0)
-        self.part = part
+        super().__init__(lu, part)
+        self._pivots = pivots
 
-    def load_lower(self, first: int, last: int) -> None:
-        """Read the block that begins with column `first`, from its diagonal on, before `last`."""
-        if self._lower[0] <= first < self._lower[1]:
-            return
-        self._load(first, min(first + self._memory.cols.extent, last), first, self._lu.shape[0])
-        self._lower = self._block
+    def _top(self, first: int, last: int) -> int:  # noqa: ARG002 - interchanges need all rows
+        """Return the first row that is read: the block's diagonal."""
+        return first
 
     def load_upper(self, last: int) -> tuple[int, int]:
         """Read the block that ends before column `last`, down to its diagonal; return its span."""
@@ -72,22 +58,6 @@ class StoredFactors:
         self._load(first, last, 0, last)
         self._lower = (0, 0)
         return first, last
-
-    def _load(self, first: int, last: int, top: int, bottom: int) -> None:
-        memory = self._memory
-        cols = replace(memory.cols, extent=last - first)
-        self.part = replace(memory, a=memory.a[:, : cols.count], cols=cols)
-        view = self._lu[top:bottom, first:last]
-        Loader(view, "the factor", check_finite=False).load(self.part, top=top)
-        self._block = (first, last)
-
-    def owner(self, first: int) -> int:
-        """Return the column of the grid that holds a panel of the block."""
-        return self.part.cols.owner(first - self._block[0])
-
-    def columns(self, first: int, width: int) -> Columns:
-        """Return the local rows of a panel of the block, on the ranks that hold it."""
-        return self.part.columns(first - self._block[0], width)
 
     def panel(self, first: int, width: int) -> Panel:
         """Return a panel of L, on the column of the grid that holds it: a copy."""
@@ -106,7 +76,7 @@ class StoredFactors:
         return top
 
 
-class SlabElimination(Elimination):
+class SlabElimination(Streamed, Elimination):
     """LU of one slab; parameters as for `Elimination`, and the factors left of it.
 
     With an empty `span` at the end, the columns of the part are right-hand sides: L⁻¹ and the
@@ -124,29 +94,7 @@ class SlabElimination(Elimination):
         factor: PanelFactorisation = factor_panel,
     ) -> None:
         super().__init__(variant, part, window, recorder, span=span, factor=factor)
-        self._stored = stored
-
-    def _factored(self, number: int, block: tuple[int, int]) -> Panel:
-        """Factor and send a panel of the slab, or receive it; read it where it is stored."""
-        first = number * self._variant.nb
-        if first >= self._first:
-            return super()._factored(number, block)
-        part, stored = self._part, self._stored
-        width = min(self._variant.nb, self._variant.n - first)
-        with self._recorder.record("read", first):
-            stored.load_lower(first, self._first)
-        root = stored.owner(first)
-        if root == part.cols.process:
-            with self._recorder.record("broadcast", first):
-                panel = stored.panel(first, width)
-                self._broadcast.send(panel)
-            return panel
-        if self._variant.depth:
-            arrived = self._broadcast.arrived
-            self._window.wait(0, part.cols.count, help_until=lambda: arrived(root))
-        below = part.rows.count - part.rows.below(first + width)
-        with self._recorder.record("broadcast", first):
-            return self._broadcast.receive(root, first, width, below, part.a.dtype)
+        self.stored = stored
 
 
 def back_substitute(stored: StoredFactors, part: Part) -> None:
@@ -176,11 +124,3 @@ def _substitute(stored: StoredFactors, part: Part, first: int, width: int) -> No
         rows[:] = stored.columns(first, width)[:above]
     part.row.broadcast(rows, root)
     gemm(-1.0, rows, x, part.a[:above])
-
-
-def stream_part(part: Part, columns: int) -> Part:
-    """Return memory for so many columns beside a part, on the same ranks."""
-    cols = Axis(columns, part.cols.block, part.cols.processes, part.cols.process)
-    lead = part.a.base.shape[0] if part.a.base is not None else len(part.a)
-    memory = np.empty((lead, cols.count), part.a.dtype, order="F")
-    return replace(part, a=memory[: part.rows.count], cols=cols)

@@ -1,8 +1,8 @@
-"""Durable LU by slabs over MPI: rank 0 keeps the journal, all ranks store the pieces.
+"""Durable factorisations by slabs over MPI: rank 0 keeps the journal, all ranks store the pieces.
 
 A slab is stored by strips of whole columns, one of each rank in a turn. All of its strips are
 recorded together, with its pivots, when they are durable: an interrupted run loses one slab. The
-last pass, which applies the interchanges of later panels to the rows of L, overwrites the strips
+last pass of LU applies the interchanges of later panels to the rows of L: it overwrites the strips
 turn by turn, with a slot of the redo log for each rank.
 """
 
@@ -43,18 +43,22 @@ if TYPE_CHECKING:
     from hdgemm.matrices.location import Location
     from hdgemm.mpi._part import Part
     from hdgemm.mpi.communicator import Communicator
+    from hdgemm.mpi.variant import Variant
 
 
 class SlabCall(NamedTuple):
-    """What identifies a run: its function, A, the place of the factors, grid, blocks, pivoting."""
+    """What identifies a run: its function, A, the place of the factors, grid, blocks, arguments.
+
+    With `flipped`, the file has the transpose of the factor that is computed.
+    """
 
     routine: str
     a: StoredMatrix
     place: Location
     dtype: np.dtype[Any]
-    grid: tuple[int, int]
-    nb: int
-    pivoting: str = "partial"
+    variant: Variant
+    arguments: Mapping[str, object]
+    flipped: bool = False
     restart: bool = False
 
 
@@ -79,7 +83,8 @@ class SlabCheckpoint(Checkpoint):
 
     def __init__(self, call: SlabCall) -> None:
         place = ResultPlace.aside(call.place, call.a.shape, call.dtype, "F")
-        arguments = {"grid": list(call.grid), "nb": call.nb, "pivoting": call.pivoting}
+        dealt = {"grid": list(call.variant.grid), "nb": call.variant.nb}
+        arguments = {**dealt, **call.arguments}
         identity = Identity.of(f"mpi.{call.routine}", arguments, {"A": call.a.operand}, place)
         super().__init__(identity, place, checkpoint=True, restart=call.restart)
         if self.earlier is not None and not _is_plan(self.earlier.plan):
@@ -163,6 +168,8 @@ class DurableFactors:
         The file, opened for writing.
     state
         What is finished.
+    flipped
+        The file has the transpose of the factor.
     redo
         The redo log, once the run has begun.
     """
@@ -171,6 +178,7 @@ class DurableFactors:
     checkpoint: SlabCheckpoint | None
     operand: Operand
     state: _State
+    flipped: bool = False
     redo: RedoLog | None = None
 
     @classmethod
@@ -196,12 +204,17 @@ class DurableFactors:
                 operand = checkpoint.output
             else:
                 operand = open_made(reference, stack, writable=not state.finished)
-        return cls(world, checkpoint, operand, state)
+        return cls(world, checkpoint, operand, state, call.flipped)
 
     @property
-    def lu(self) -> StoredMatrix:
-        """The factors."""
+    def stored(self) -> StoredMatrix:
+        """The file."""
         return StoredMatrix(self.operand, writable=not self.state.finished)
+
+    @property
+    def factor(self) -> StoredMatrix:
+        """The factor that is computed, whose columns are a slab's."""
+        return self.stored.T if self.flipped else self.stored
 
     def begin(self, plan: Mapping[str, int], strip: int, stack: ExitStack) -> None:
         """Record the plan of a new run; open its redo log on all ranks.
@@ -237,11 +250,13 @@ class DurableFactors:
 
         def write(strip: Rectangle, array: NDArray[Any]) -> None:
             tile = as_stored(array, matrix.dtype)
-            rect = Rect(first + strip.row, strip.col, strip.rows, strip.cols)
+            row, col = (0, first) if self.flipped else (first, 0)
+            rect = Rect(row + strip.row, col + strip.col, strip.rows, strip.cols)
             matrix.write(rect.row, rect.col, tile)
             own.append((rect, checksum(tile)))
 
         shape = part.cols.extent, part.rows.extent
+        shape = shape[::-1] if self.flipped else shape
         strips = Strips.of(shape, part.a.itemsize, self.world.size, whole=True)
         self._all_write(strips, part, write, matrix)
         turns = [
@@ -275,7 +290,7 @@ class DurableFactors:
             except Exception as error:  # noqa: BLE001 - raised by all ranks, below
                 failed.append(error)
 
-        gather(strips, Place(part, trans=True), attempt)
+        gather(strips, Place(part, trans=not self.flipped), attempt)
         with together(self.world):
             if failed:
                 raise failed[0]

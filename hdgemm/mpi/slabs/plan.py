@@ -2,7 +2,8 @@
 
 A slab of W columns is dealt to all ranks, updated by the panels of all slabs left of it, which are
 read from storage once more, and factored by the engine of matrices in memory. With M bytes of each
-of P ranks, W is about P·M/(8n), and n³/(3W) elements are read beside A.
+of P ranks, W is about P·M/(8n), and n³/(3W) elements are read beside A; n³/(6W) by Cholesky, which
+needs the rows from the slab's first one on.
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ class Slabs:
     def streamed(self) -> int:
         """Elements of L that are read once more: about n³/(3W)."""
         return sum(first * (2 * self.n - first) // 2 for first, _ in self.spans)
+
+    @property
+    def streamed_below(self) -> int:
+        """Elements of a Cholesky factor that are read once more: about n³/(6W)."""
+        return sum(first * (self.n - first) for first, _ in self.spans)
 
 
 def fitting(variant: Variant, itemsize: int, limit: int) -> Slabs:

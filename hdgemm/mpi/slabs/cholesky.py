@@ -1,0 +1,101 @@
+"""Cholesky factorisations by slabs over MPI.
+
+L is computed by slabs of its columns. For an upper triangle the transpose of A is factored, which
+is its conjugate: the columns of its L are rows of U.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hdgemm.dtypes import ELEMENT_TYPES
+from hdgemm.fortran import cholesky_pairs
+from hdgemm.mpi._operands import Loader
+from hdgemm.mpi.processes import together
+from hdgemm.mpi.slabs._cholesky_elimination import SlabCholesky, StoredTriangle
+from hdgemm.mpi.slabs._run import Companions, Eliminated, SlabRun, stored_operand
+from hdgemm.mpi.slabs.checkpoint import DurableFactors, SlabCall
+from hdgemm.product.target import result_at
+from hdgemm.tasks.kernels import not_positive_definite
+
+if TYPE_CHECKING:
+    from hdgemm.matrices.location import Location
+    from hdgemm.mpi._part import Part
+    from hdgemm.mpi._run import Opened, Run
+    from hdgemm.mpi._strips import Triangle
+
+
+class CholeskyRun(SlabRun):
+    """One Cholesky factorisation by slabs; parameters as for `SlabRun`."""
+
+    #: Memory for a block of finished columns; made with the first slab.
+    block: Part | None = None
+
+    @classmethod
+    def _strip(cls, run: Run, width: int) -> int:
+        return max(run.variant.nb, width // (32 * run.variant.grid[1]))
+
+    def _load(self, part: Part, span: tuple[int, int]) -> None:
+        """Read the columns from their diagonal on; the rest of the slab is zero."""
+        run, (first, last), upper = self.opened.run, span, self.factors.flipped
+        part.a[:] = 0  # updates compute with elements above the diagonal, too
+        a = stored_operand(self.opened.a)
+        view = a[first:last, first:] if upper else a[first:, first:last]
+        triangle: Triangle = "upper" if upper else "lower"
+        corner = first, first
+        loader = Loader(view, "a", run.check_finite, triangle, corner, conjugate=False)
+        loader.load(part, top=first)
+
+    def _eliminate(self, part: Part, span: tuple[int, int]) -> Eliminated:
+        run, first = self.opened.run, span[0]
+        if self.block is None:
+            self.block = self.stream(part)
+        stored = StoredTriangle(self.factors.factor, self.block, first)
+        with run.window() as window:
+            elimination = SlabCholesky(run.variant, part, window, run.recorder, span, stored)
+            elimination.run()
+        self._refuse(elimination.order)
+        for at, col in enumerate(part.cols.positions()):
+            part.a[: part.rows.below(first + int(col)), at] = 0
+        return Eliminated({})
+
+    def _refuse(self, order: int) -> None:
+        """Raise on all ranks where a minor is not positive definite, and forget the run."""
+        world, checkpoint = self.opened.run.world, self.factors.checkpoint
+        with together(world):
+            if order and checkpoint is not None:
+                checkpoint.discard()
+        with together(world):
+            if order:
+                raise not_positive_definite(order)
+
+    def _pairs(self, done: int) -> float:
+        n = self.slabs.n
+        return cholesky_pairs(n, n) - cholesky_pairs(n, done)
+
+
+class Factored(NamedTuple):
+    """The factor in its file, and operations."""
+
+    factor: Any
+    flops: float
+
+
+def cholesky_by_slabs(opened: Opened, place: Location, *, lower: bool, restart: bool) -> Factored:
+    """Factor A by slabs into a new file, which appears when it is complete."""
+    run, flops = opened.run, 0.0
+    a, how = stored_operand(opened.a), {"lower": lower}
+    call = SlabCall(run.kind, a, place, run.dtype, run.variant, how, not lower, restart)
+    with ExitStack() as stack:
+        factors = DurableFactors.open(run.world, call, stack)
+        with together(run.world):
+            beside = stack.enter_context(Companions("cholesky", factors, opened, place))
+        if not factors.state.finished:
+            flops = CholeskyRun.begun(opened, factors, stack).factor()
+            opened.check_unchanged()
+        with together(run.world):
+            beside.publish({}, lower=lower)
+    with together(run.world):
+        found = result_at(place)
+    return Factored(found, ELEMENT_TYPES[run.dtype.name].flops * flops)
