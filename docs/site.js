@@ -1,11 +1,11 @@
-// What the theme's blocks of code lack: a name of each group of buttons, and a focus for scrolling.
+// What the theme lacks: a name of each group of buttons, and a focus for what scrolls.
 function complete() {
   document.querySelectorAll("nav.md-code__nav:not([aria-label])").forEach((nav) => {
     const block = [...document.querySelectorAll("nav.md-code__nav")].indexOf(nav) + 1;
     nav.setAttribute("aria-label", `Code ${block}`);
   });
-  document.querySelectorAll("pre > code:not([tabindex])").forEach((code) => {
-    code.setAttribute("tabindex", "0");
+  document.querySelectorAll("pre > code:not([tabindex]), p:not([tabindex]):has(> img)").forEach((block) => {
+    block.setAttribute("tabindex", "0");
   });
 }
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
+import sys
 from inspect import ismodule
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +42,22 @@ def public_names() -> Iterator[str]:
     yield from MORE_NAMES
 
 
+def documented_path(name: str) -> str:
+    """Return the path of a public name for mkdocstrings.
+
+    A function's public name may also be its module's, which mkdocstrings would show instead.
+    """
+    room, _, last = name.rpartition(".")
+    value = getattr(importlib.import_module(room), last)
+    if ismodule(value) or name not in sys.modules:
+        return name
+    return f"{inspect.getmodule(inspect.unwrap(value)).__name__}.{last}"
+
+
 def on_config(config: Any) -> Any:
-    """Add the pages of the public names to the navigation."""
+    """Add the pages of the public names; without a repository there is nothing to edit."""
+    if not config.repo_url:
+        config.edit_uri = None
     pages = [{name: f"reference/names/{name}.md"} for name in public_names()]
     reference = next(part["Reference"] for part in config.nav if "Reference" in part)
     reference.append({"Functions and classes": pages})
@@ -52,8 +69,8 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for name in public_names():
-        options = "    options:\n      heading_level: 2\n"
-        text = f"# {name.rpartition('.')[2]}\n\n::: {name}\n{options}"
+        text = f"# {name.rpartition('.')[2]}\n\n::: {documented_path(name)}\n    options:\n"
+        text += f"      heading_level: 2\n      heading: {name}\n"
         files.append(File.generated(config, f"reference/names/{name}.md", content=text))
     return files
 

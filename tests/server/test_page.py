@@ -304,6 +304,9 @@ def test_a_phone_shows_finished_jobs_before_the_queue(
         see(browser, "Waiting, in the order in which they start")
         shown = text(browser)
         assert shown.index("Finished, newest first") < shown.index("Waiting, in the order")
+        card = find(browser, "table[aria-label='Waiting jobs'] tbody tr")
+        lines = {cell.location["y"] for cell in card.find_elements("css selector", "td:not(.none)")}
+        assert len(lines) <= 4, "a card of a waiting job is taller than four lines"
     finally:
         browser.set_window_size(wide["width"], wide["height"])
         for job_id in reversed(jobs):

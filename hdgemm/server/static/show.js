@@ -132,8 +132,12 @@ export function title(info) {
 export function table(caption, columns, rows) {
   const head = el("tr", {}, ...columns.map(([label, , number]) =>
     el("th", { scope: "col", class: number ? "number" : null }, label)));
-  const body = rows.map((row) => el("tr", {}, ...columns.map(([label, value, number]) =>
-    el("td", { "data-label": label, class: number ? "number" : null }, value(row)))));
+  // A phone leaves out what says nothing: no value yet, the usual priority.
+  const cell = (label, value, number) => {
+    const classes = [number && "number", (value === "–" || value === "0") && "none"].filter((one) => one);
+    return el("td", { "data-label": label, class: classes.join(" ") || null }, value);
+  };
+  const body = rows.map((row) => el("tr", {}, ...columns.map(([label, value, number]) => cell(label, value(row), number))));
   return el("table", { "aria-label": caption },
     el("thead", {}, head), el("tbody", {}, ...body));
 }
