@@ -4,11 +4,12 @@
 #     multiply A.npy B.npy --out C.npy --host-memory 1.5GB
 FROM python:3.13-slim AS build
 ARG EXTRAS=plot
+ARG PACKAGES=
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY hdgemm ./hdgemm
 RUN python -m venv /opt/hdgemm \
-    && /opt/hdgemm/bin/pip install --no-cache-dir ".${EXTRAS:+[$EXTRAS]}"
+    && /opt/hdgemm/bin/pip install --no-cache-dir ".${EXTRAS:+[$EXTRAS]}" $PACKAGES
 
 FROM python:3.13-slim
 COPY --from=build /opt/hdgemm /opt/hdgemm
