@@ -97,6 +97,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "cluster_virtual": ("Cluster of 1,000 workers, simulated", rows_of.cluster_virtual),
     "formats": ("File formats", rows_of.formats),
     "formats_large": ("File formats, larger matrices", rows_of.formats),
+    "low_precision": ("Files of low precision", rows_of.low_precision),
     "cuda": ("Products on an NVIDIA GPU", rows_of.cuda),
     "cuda_cublasxt": ("Products on an NVIDIA GPU against cuBLASXt, n = 16384", rows_of.cublasxt),
     "opencl_kernel": ("OpenCL kernel", rows_of.opencl_kernel),
