@@ -10,6 +10,7 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError, HdgemmError, MatrixIOError
 from hdgemm.machine.limits import host_bytes
+from hdgemm.matrices._conversion_copy import copy_converted
 from hdgemm.matrices.base import Matrix
 from hdgemm.options import Options
 from hdgemm.units import format_size
@@ -97,11 +98,11 @@ class RectangleMatrix(Matrix):
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the rectangle at ``[row, col]``, converting to its dtype."""
         if self._keeps and (whole := self._chunk_around(row, col, out.shape)) is not None:
-            np.copyto(out, self._part_of_chunk(whole, row, col, out.shape), casting="same_kind")
+            copy_converted(out, self._part_of_chunk(whole, row, col, out.shape))
             return
         for rows, cols in self._blocks(row, col, out.shape):
             target = out[rows.start - row : rows.stop - row, cols.start - col : cols.stop - col]
-            np.copyto(target, self._fetch(rows, cols), casting="same_kind")
+            copy_converted(target, self._fetch(rows, cols))
 
     def _fetch(self, rows: slice, cols: slice) -> NDArray[Any]:
         with self._named("read", rows, cols), self._reading:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.matrices._conversion_copy import copy_converted
 from hdgemm.matrices.base import Matrix
 from hdgemm.matrices.transfer import copy_pool
 
@@ -98,7 +99,7 @@ def _wait(transfer: Transfer | None) -> None:
 
 
 def _copy(target: NDArray[Any], source: NDArray[Any]) -> None:
-    np.copyto(target, source, casting="same_kind")
+    copy_converted(target, source)
 
 
 def _add(factor: np.generic, target: NDArray[Any], source: NDArray[Any]) -> None:

@@ -6,6 +6,8 @@ disk or the memory bus busy while other cores multiply.
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 import threading
 import time
@@ -15,6 +17,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
+
+from hdgemm.errors import DoesNotFitError
+from hdgemm.matrices._conversion_copy import copy_converted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,8 +39,10 @@ _INTERRUPTIBLE: Final = 0.2
 #: Spans shorter than this, in bytes, go through the page cache unless they are whole blocks: the
 #: edges of a direct request would cost more than copying.
 SHORT: Final = 256 << 10
-
-
+#: Bytes of a huge page, and of memory from which on `aligned_bytes` maps pages: what the C library
+#: maps at first.
+_HUGE_PAGE: Final = 2 << 20
+_MAPPED: Final = 128 << 10
 #: Rows of a strip of a transposing copy, and columns from which such copies are cut into strips.
 _STRIP: Final = 16
 _WIDE: Final = 256
@@ -50,12 +57,21 @@ def copy_rows(out: NDArray[Any], rows: NDArray[Any]) -> None:
     8 bytes were 2.6 times as fast.
     """
     if out.shape[1] < _WIDE or out.strides[0] >= out.strides[1]:
-        np.copyto(out, rows, casting="same_kind")
+        copy_converted(out, rows)
         return
     for top in range(0, len(out), _STRIP):
         # To convert a strip and then transpose it takes half the time of doing both at once.
-        strip = rows[top : top + _STRIP].astype(out.dtype, casting="same_kind", copy=False)
+        strip = _converted(rows[top : top + _STRIP], out.dtype)
         np.copyto(out[top : top + _STRIP], strip)
+
+
+def _converted(rows: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return rows with elements of a dtype, themselves where they have them."""
+    if rows.dtype == dtype:
+        return rows
+    found: NDArray[Any] = np.empty(rows.shape, dtype)
+    copy_converted(found, rows)
+    return found
 
 
 def copy_transposed(out: NDArray[Any], source: NDArray[Any], diagonal: int | None = None) -> None:
@@ -111,9 +127,35 @@ class Bounce:
         return aligned_bytes(BOUNCE_SIZE)
 
 
+def map_pages(nbytes: int) -> mmap.mmap:
+    """Return anonymous memory in whole pages, in huge pages where the system has them.
+
+    Freed, it goes back to the system. What NumPy frees stays with the allocator of a thread: in
+    repeated calls of `linalg.solve` a process grew by all buffers of each.
+
+    Raises
+    ------
+    DoesNotFitError
+        When the system refuses.
+    """
+    try:
+        pages = mmap.mmap(-1, max(1, nbytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise DoesNotFitError(
+            f"the system refused {nbytes:,} bytes of memory; lower host_memory", requested=nbytes
+        ) from error
+    if nbytes >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # kernels without it
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
+
+
 def aligned_bytes(nbytes: int, phase: int = 0) -> NDArray[np.uint8]:
     """Return `nbytes` of memory whose address is `phase` past a 4096-byte boundary."""
-    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    whole = nbytes + ALIGNMENT
+    memory: NDArray[np.uint8] = (
+        np.empty(whole, np.uint8) if whole < _MAPPED else np.frombuffer(map_pages(whole), np.uint8)
+    )
     start = (phase - address(memory)) % ALIGNMENT
     return memory[start : start + nbytes]
 

@@ -1,8 +1,5 @@
 """NumPy's operators and functions on stored matrices: out of core, against the same on arrays."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -175,63 +172,6 @@ def test_other_libraries_are_asked(square):
 
     assert m @ Array() == "its own"
     assert np.dot(m, Array()) == "dot"
-
-
-CHILD = """
-import re, sys
-from pathlib import Path
-import numpy as np
-import hdgemm
-m, n = 6000, 4000
-path = sys.argv[1]
-small = hdgemm.open(np.ones((70, 70)))
-b, v, c = np.ones((n, 8)), np.ones(n), np.ones((m, 8))
-operations = {
-    "norm": np.linalg.norm, "norm 1": lambda m: np.linalg.norm(m, 1),
-    "matmul": lambda m: m @ b[: m.shape[1]], "vector": lambda m: m @ v[: m.shape[1]],
-    "left": lambda m: c[: len(m)].T @ m, "row": lambda m: m[5],
-    "iterate": lambda m: sum(row[0] for row in m), "steps": lambda m: m[::900, ::7].read(),
-    "refused": lambda m: refused(m),
-}
-def refused(m):
-    try:
-        return np.exp(m)
-    except TypeError:
-        return None
-def peak():
-    # Of this program alone: ru_maxrss begins with the peak of the process that forked it.
-    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
-with hdgemm.set_options(host_memory="60MB", devices="host"):
-    hdgemm.matmul(np.ones((700, 700)), np.ones((700, 700)), options=hdgemm.Options())
-    for operation in operations.values():
-        operation(small)
-    before = peak()
-    for name in sys.argv[2:]:
-        operations[name](hdgemm.open(path))
-        print(name, peak() - before, sep="=")
-"""
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    """A file of 192 MB."""
-    path = tmp_path_factory.mktemp("large") / "large.npy"
-    with hdgemm.create(path, (6000, 4000)) as m:
-        m[:] = 1.0
-    return path
-
-
-@pytest.mark.parametrize(
-    "names",
-    [("norm", "norm 1", "matmul", "vector", "left", "row"), ("iterate",), ("steps", "refused")],
-)
-def test_no_operation_takes_more_than_host_memory(large, names):
-    command = [sys.executable, "-c", CHILD, str(large), *names]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    peaks = dict(line.split("=") for line in done.stdout.splitlines())
-    assert tuple(peaks) == names
-    # The peak of the process: an operation that takes more raises it for those after it, too.
-    assert all(int(nbytes) <= 60e6 + (2 << 20) for nbytes in peaks.values()), peaks
 
 
 @pytest.mark.parametrize("kind", OPENED)

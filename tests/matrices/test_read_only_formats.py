@@ -1,8 +1,5 @@
 """Formats that are read and not written, and operands of Dask."""
 
-import contextlib
-from pathlib import Path
-
 import h5py
 import numpy as np
 import pytest
@@ -11,7 +8,7 @@ import scipy.sparse
 import zarr
 
 import hdgemm
-from hdgemm.errors import DoesNotFitError, HdgemmError, InputError, InputTypeError
+from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
 from hdgemm.matrices._rectangles import RectangleMatrix
 from hdgemm.matrices.filematrix import FileMatrix
 
@@ -122,93 +119,6 @@ def test_the_lines_that_convert_a_text_work(name, delimiter):
     assert len(lines) == 2
     exec("import numpy\n" + "\n".join(line.strip() for line in lines))
     np.testing.assert_allclose(hdgemm.open("A.npy").read(), x)
-
-
-@pytest.fixture
-def arrow():
-    return pytest.importorskip("pyarrow")
-
-
-def write(arrow, name, table, rows):
-    """Write a table by groups of rows in the format of a suffix."""
-    if name.endswith("parquet"):
-        import pyarrow.parquet as pq
-
-        pq.write_table(table, name, row_group_size=rows)
-        return
-    with arrow.OSFile(name, "wb") as sink, arrow.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=rows)
-
-
-def table_of(arrow, x):
-    return arrow.table({f"c{i}": x[:, i] for i in range(x.shape[1])})
-
-
-@pytest.mark.parametrize("name", ["A.parquet", "A.arrow", "A.feather", "A"])
-@pytest.mark.parametrize("rows", [1, 16, 1000])
-def test_tables_are_tall_matrices(arrow, name, rows):
-    x = numbers(70, 6)
-    write(arrow, "A.parquet" if name == "A" else name, table_of(arrow, x), rows)
-    if name == "A":
-        Path("A.parquet").rename("A")
-    multiplies(name, x)
-    found = hdgemm.linalg.lstsq(name, np.ones(70))[0]
-    np.testing.assert_allclose(found, np.linalg.lstsq(x, np.ones(70))[0], atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["A.parquet", "A.arrow"])
-def test_columns_of_several_types(arrow, name):
-    columns = {"a": np.arange(9, dtype=np.int8), "b": np.ones(9, np.float32), "c": np.arange(9) > 3}
-    write(arrow, name, arrow.table(columns), 4)
-    with hdgemm.open(name) as m:
-        assert m.dtype == np.float32
-        np.testing.assert_array_equal(m.read(), np.stack(list(columns.values()), axis=1))
-    whole = arrow.table({"a": columns["a"], "b": np.arange(9)})
-    write(arrow, name, whole, 4)
-    assert hdgemm.matmul(name, np.ones((2, 1), np.int8)).dtype == np.int64
-
-
-@pytest.mark.parametrize("name", ["A.parquet", "A.arrow"])
-def test_hostile_tables(arrow, name):
-    ones = np.ones(5)
-    for column, words in (
-        (["x"] * 5, "'b' of string"), ([[1.0]] * 5, "'b' of list"), ([None] * 5, "'b' of null"),
-        (arrow.array(["x"] * 5).dictionary_encode(), "'b' of dictionary"),
-        (np.arange(5).astype("datetime64[s]"), "'b' of timestamp"),
-        (np.arange(5, dtype=np.uint64), "uint64"),
-    ):  # fmt: skip
-        write(arrow, name, arrow.table({"a": ones, "b": column}), 2)
-        with pytest.raises(InputTypeError, match=words):
-            hdgemm.open(name)
-    write(arrow, name, arrow.table({"a": ones, "b": [1.0, 2.0, 3.0, None, 5.0]}), 2)
-    with pytest.raises(HdgemmError, match="1 nulls in column 'b', in group 1"):
-        hdgemm.matmul(name, np.ones((2, 2)), options=TILED)
-    write(arrow, name, table_of(arrow, numbers(70, 6)), 8)
-    with open(name, "rb") as file:  # noqa: PTH123
-        whole = file.read()
-    for content in (whole[:-9], whole[: len(whole) // 2], b"PAR1", b"", b"ARROW1\0\0" + bytes(99)):
-        with open(name, "wb") as file:  # noqa: PTH123
-            file.write(content)
-        with pytest.raises(InputError, match="cannot open"):
-            hdgemm.open(name)
-    damaged = bytearray(whole)
-    damaged[200:600] = bytes(400)
-    with open(name, "wb") as file:  # noqa: PTH123
-        file.write(damaged)
-    # Damage of the elements alone cannot be seen in a file without checksums.
-    with contextlib.suppress(HdgemmError):
-        hdgemm.matmul(name, np.ones((6, 2)), options=TILED)
-    write(arrow, name, table_of(arrow, numbers(70, 6)), 70)
-    with hdgemm.set_options(host_memory="1kB"), pytest.raises(DoesNotFitError, match="of 70 rows"):
-        hdgemm.open(name)
-
-
-def test_many_row_groups_and_none(arrow):
-    x = numbers(3000, 2)
-    write(arrow, "A.parquet", table_of(arrow, x), 1)
-    np.testing.assert_allclose(hdgemm.matmul("A.parquet", np.eye(2)), x)
-    write(arrow, "A.parquet", table_of(arrow, x[:0]), 1)
-    assert hdgemm.open("A.parquet").shape == (0, 2)
 
 
 def test_dask_operands_are_read_by_chunk():

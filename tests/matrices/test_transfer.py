@@ -7,7 +7,8 @@ import textwrap
 import numpy as np
 import pytest
 
-from hdgemm.matrices import transfer
+from hdgemm.matrices import _conversion_copy, transfer
+from hdgemm.matrices._conversion_copy import copy_converted
 from hdgemm.matrices.transfer import copy_transposed
 
 
@@ -26,6 +27,37 @@ def test_transposing_copies_are_exact(monkeypatch, shape, dtype):
         copy_transposed(columns, rows, diagonal)
         kept = np.ones(shape, bool) if diagonal is None else np.tri(*shape, diagonal, dtype=bool)
         np.testing.assert_array_equal(columns, np.where(kept, x, -1))
+
+
+HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+
+
+@pytest.mark.parametrize("finite", [True, False])
+@pytest.mark.parametrize("layout", ["rows", "columns", "strided", "to rows", "to columns", "wide"])
+def test_every_float16_is_converted_as_by_numpy(monkeypatch, layout, finite):
+    monkeypatch.setattr(_conversion_copy, "_STRIP", 1000)
+    x = HALVES[np.isfinite(HALVES)] if finite else HALVES
+    x = x.reshape(1 if layout == "wide" else 64, -1)
+    out = np.full((2 * x.shape[0], 2 * x.shape[1]), -1, np.float32)
+    out = out[::2, ::2] if layout == "strided" else out[: x.shape[0], : x.shape[1]].copy()
+    if layout in ("columns", "to columns"):
+        out = np.asfortranarray(out)
+    if layout in ("columns", "to rows"):
+        x = np.asfortranarray(x)
+    copy_converted(out, x)
+    np.testing.assert_array_equal(out.view(np.uint32), x.astype(np.float32).view(np.uint32))
+
+
+def test_other_elements_are_converted_by_numpys_rule():
+    x = HALVES[:600].reshape(20, 30)
+    for source in (x, x.astype(">f2"), np.ones((20, 30), np.int8)):
+        for dtype in ("f4", ">f4", "f8", "F"):
+            out = np.empty((20, 30), dtype)
+            copy_converted(out, source)
+            np.testing.assert_array_equal(out, source.astype(dtype))
+    copy_converted(np.empty((0, 3), np.float32), np.empty((0, 3), np.float16))
+    with pytest.raises(TypeError, match="same_kind"):
+        copy_converted(np.empty((20, 30), np.int64), x)
 
 
 def test_a_pool_runs_after_interrupts_anywhere():

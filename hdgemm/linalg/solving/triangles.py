@@ -16,7 +16,7 @@ from hdgemm.linalg.slabs.slab import Slab, check_finite_slab
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.planned import PlannedMatrix
 from hdgemm.matrices.read_ahead import STREAM_BUFFERS, ReadAhead, array_in
-from hdgemm.matrices.transfer import ALIGNMENT, SHORT, aligned_bytes
+from hdgemm.matrices.transfer import ALIGNMENT, SHORT, aligned_bytes, array_at
 from hdgemm.pipeline.devices.host_blas import SCIPY_SINGLE_THREADED
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
@@ -196,13 +196,21 @@ class TriangleSolver:
         with self.recorder.operation("load1", self.group, nbytes=array.nbytes):
             part.read(array)
         if first in self._keeps:
-            self._kept[first] = array[self._rows(first, last, self._keeps_lower)].copy(order="F")
+            self._kept[first] = _copied(array[self._rows(first, last, self._keeps_lower)])
         own = self._rows(first, last, lower)
         return _cut(array[own.start - rows.start : own.stop - rows.start], first, last, lower=lower)
 
     def _rows(self, first: int, last: int, lower: bool) -> slice:
         """Return the rows of some columns of a triangle."""
         return slice(first, self._n) if lower else slice(0, last)
+
+
+def _copied(columns: NDArray[Any]) -> NDArray[Any]:
+    """Return a column-major copy in pages of its own, which go back to the system."""
+    memory = aligned_bytes(columns.nbytes)
+    found = array_at(memory, columns.shape, columns.dtype, 0, "F")
+    np.copyto(found, columns)
+    return found
 
 
 def _cut(array: NDArray[Any], first: int, last: int, *, lower: bool) -> _Part:

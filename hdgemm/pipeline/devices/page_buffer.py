@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hdgemm.errors import DoesNotFitError
-from hdgemm.matrices.transfer import copy_pool
+from hdgemm.matrices.transfer import copy_pool, map_pages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.matrices.transfer import Bounce
 
-_HUGE_PAGE: Final = 2 << 20
 #: `MADV_WIPEONFORK` of Linux, which Python's `mmap` does not name.
 _WIPE_ON_FORK: Final = 18
 #: Bytes of a piece of memory that one thread touches. In pieces of this size NumPy releases the
@@ -32,15 +30,7 @@ class PageBuffer:
     """
 
     def __init__(self, nbytes: int) -> None:
-        try:
-            self._map = mmap.mmap(-1, max(1, nbytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError as error:
-            raise DoesNotFitError(
-                f"the system refused {nbytes:,} bytes of memory; lower host_memory",
-                requested=nbytes,
-            ) from error
-        if nbytes >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            self._advise(mmap.MADV_HUGEPAGE)
+        self._map = map_pages(nbytes)
         self.array: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, nbytes)
         #: Size in bytes, as requested; 0 once it is free.
         self.nbytes = nbytes
@@ -56,11 +46,8 @@ class PageBuffer:
         Pages that DMA reads or writes must not be shared with a child: the system would copy all
         of them in `fork`, or this process would write to copies that DMA does not see.
         """
-        self._advise(_WIPE_ON_FORK)
-
-    def _advise(self, advice: int) -> None:
         with contextlib.suppress(OSError):  # kernels without it
-            self._map.madvise(advice)
+            self._map.madvise(_WIPE_ON_FORK)
 
     def free(self) -> None:
         """Unmap the memory, or leave that to the last view of it."""
