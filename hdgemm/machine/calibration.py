@@ -35,12 +35,17 @@ if TYPE_CHECKING:
 #: Products below this many flop are planned with assumed rates where none were measured.
 WORTH_MEASURING: Final = 10**11
 #: A run shows that cached figures are wrong when it multiplies so many times as fast as they say.
-_TOO_LOW: Final = 1.25
+_TOO_LOW: Final = 1.5
+#: A figure that is measured again replaces an earlier one only where they differ by this factor:
+#: otherwise plans stay the same.
+_OTHER: Final = 1.25
 #: Seconds that a calibration may take.
 MOST_SECONDS: Final = 3.0
 
 #: In the cache folder; it has an entry for each machine and disk.
 _FILE: Final = "machine.json"
+#: Member of an entry whose figures are to be measured again.
+_DOUBTED: Final = "doubted"
 #: Part of the time for each benchmark; the rest is left for what outlasts its deadline.
 _PARTS: Final = {"disk": 0.3, "BLAS": 0.2, "drawing": 0.15, "copies": 0.1, "executor": 0.1}
 
@@ -97,25 +102,25 @@ def machine_for(
     if problem.flops >= WORTH_MEASURING:
         found = calibrate(where, threads=threads, progress=progress, cancel=cancel)
         return with_figures(machine, device, found, threads)
-    cached = _load(where, threads)
+    cached = _stored(where, threads)
     return machine if cached is None else with_figures(machine, device, cached, threads)
 
 
 def discard_low_rates(
     device: DeviceSpec, folder: Path | None, threads: int | None, dtype: str, flop_rate: float
 ) -> None:
-    """Delete cached figures of the host where a run multiplied much faster than they say.
+    """Mark cached figures of the host where a run multiplied much faster than they say.
 
     They were measured on a busy machine, and would be used for ever; the next large product
     measures them again.
     """
     where = _where(folder)
-    figures = _load(where, threads)
+    figures = _stored(where, threads)
     if figures is None:
         return
     machine = with_figures(assumed(device), device, figures, threads)
     if flop_rate > _TOO_LOW * machine.flop_rate(dtype):
-        write_entry(_FILE, _key(where, threads), None)
+        write_entry(_FILE, _key(where, threads), asdict(figures) | {_DOUBTED: True})
 
 
 def with_figures(
@@ -147,13 +152,15 @@ def calibrate(
 ) -> Figures:
     """Return this machine's figures from the cache, or measure them within `MOST_SECONDS`.
 
+    A figure that was measured before stays where the new one is about the same, so that plans do.
     The scratch file for the disk is written in `folder`. `progress` is called before each benchmark
     and at the end, not for cached figures. `cancel` stops after the benchmark that runs, with
     `CancelledRunError`.
     """
-    figures = _load(folder, threads)
+    figures = _stored(folder, threads, doubted=False)
     if figures is None:
         figures = measure(folder, threads or cores(), progress, cancel)
+        figures = _settled(_stored(folder, threads), figures)
         write_entry(_FILE, _key(folder, threads), asdict(figures))
         remember_drawing(threads or cores(), figures.drawn_blocks)
     return figures
@@ -203,10 +210,15 @@ def _key(folder: Path, threads: int | None) -> str:
     return f"{platform.node()} {platform.machine()} {threads or cores()} cores, disk {disk}"
 
 
-def _load(folder: Path, threads: int | None) -> Figures | None:
-    """Return cached figures, None where there are none or one of them is no rate."""
+def _stored(folder: Path, threads: int | None, *, doubted: bool = True) -> Figures | None:
+    """Return cached figures, None where there are none or one of them is no rate.
+
+    Without `doubted`, None where they are to be measured again, too.
+    """
     entry = read_entries(_FILE).get(_key(folder, threads))
-    if not isinstance(entry, dict) or set(entry) != {field.name for field in fields(Figures)}:
+    if not isinstance(entry, dict) or (entry.pop(_DOUBTED, False) and not doubted):
+        return None
+    if set(entry) != {field.name for field in fields(Figures)}:
         return None
     for name, rate in entry.items():
         missing = rate is None and name.startswith("disk")
@@ -214,3 +226,20 @@ def _load(folder: Path, threads: int | None) -> Figures | None:
         if not (missing or (number and 1e-9 < rate < 1e18)):
             return None
     return Figures(**entry)
+
+
+def _settled(earlier: Figures | None, measured: Figures) -> Figures:
+    """Return measured figures, but the earlier ones where they are about the same."""
+    if earlier is None:
+        return measured
+    old, new = asdict(earlier), asdict(measured)
+    kept = {name: old[name] for name in new if _alike(old[name], new[name])}
+    return replace(measured, **kept)
+
+
+def _alike(earlier: float | None, measured: float | None) -> bool:
+    """Say whether a figure that is measured again is about the same, or not found this time."""
+    if earlier is None or measured is None:
+        return measured is None
+    low, high = sorted((earlier, measured))
+    return high <= _OTHER * low

@@ -1,8 +1,9 @@
 """Figures of this machine: plausible, cached, and measured again when the cache is damaged."""
 
 import json
+import random
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -11,9 +12,12 @@ from hdgemm.machine import calibration
 from hdgemm.machine.cache import cache_folder
 from hdgemm.machine.calibration import Figures, calibrate, machine_for, measure, with_figures
 from hdgemm.machine.rates import H200, HOST
+from hdgemm.options import Options
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
+from hdgemm.planning.planner import plan_for
 
 LARGE = Problem(5000, 5000, 5000, a=OperandSpec(place="file"))
+SMALL = Problem(100, 100, 100)
 FIGURES = Figures(
     gemm=5e10, side_half=8.0, copy=4e9, memory=2e10, disk_read=1e9, disk_write=None,
     operation=7e-5, drawn_blocks=1.1,
@@ -62,6 +66,44 @@ def test_a_folder_that_cannot_be_written_has_no_disk_figures(tmp_path, monkeypat
 def test_figures_are_measured_once(tmp_path, measurements):
     assert [calibrate(tmp_path) for _ in range(2)] == [FIGURES, FIGURES]
     assert len(measurements) == 1
+
+
+def discard(folder):
+    calibration.discard_low_rates(DeviceSpec(), folder, None, "float64", 1e17)
+
+
+def times(figures, factors):
+    """Return figures with each rate multiplied by a factor."""
+    rates = asdict(figures).items()
+    return Figures(
+        **{name: rate and rate * next(factors) for name, rate in rates}  # a disk may have none
+    )
+
+
+def test_plans_stay_the_same_where_rates_are_measured_again(tmp_path, monkeypatch, measurements):
+    """A product had 56 steps, then 64: a run had shown the cached rates to be too low."""
+    first, rng = calibrate(tmp_path), random.Random(0)
+    options = Options(host_memory="100MB")
+    plan = plan_for(LARGE, options, DeviceSpec(), machine_for(LARGE, DeviceSpec(), tmp_path))
+    for _ in range(20):
+        discard(tmp_path)
+        # Small products are not measured for: they are planned with the figures that are doubted.
+        assert machine_for(SMALL, DeviceSpec(), tmp_path).copy == first.copy
+        found = times(FIGURES, iter(lambda: rng.uniform(0.81, 1.24), None))
+        monkeypatch.setattr(calibration, "measure", lambda *_, found=found: found)
+        machine = machine_for(LARGE, DeviceSpec(), tmp_path)
+        assert calibrate(tmp_path) == first
+        assert plan_for(LARGE, options, DeviceSpec(), machine) == plan
+
+
+def test_figures_that_differ_replace_earlier_ones(tmp_path, monkeypatch, measurements):
+    calibrate(tmp_path)
+    discard(tmp_path)
+    other = replace(FIGURES, gemm=2 * FIGURES.gemm, copy=1.1 * FIGURES.copy, disk_write=1e9)
+    monkeypatch.setattr(calibration, "measure", lambda *_: other)
+    assert calibrate(tmp_path) == replace(other, copy=FIGURES.copy)
+    monkeypatch.setattr(calibration, "measure", lambda *_: FIGURES)
+    assert calibrate(tmp_path).gemm == other.gemm  # measured once more, and settled
 
 
 def test_figures_for_other_threads_are_measured_for_themselves(tmp_path, measurements):
@@ -168,7 +210,7 @@ def test_a_product_in_place_asks_the_system_for_nothing(monkeypatch):
         raise AssertionError("a product in place must not wait for the disk or /proc")
 
     monkeypatch.setattr(calibration, "default_host_bytes", asked)
-    monkeypatch.setattr(calibration, "_load", asked)
+    monkeypatch.setattr(calibration, "_stored", asked)
     monkeypatch.setattr(calibration, "measure", asked)
     resident = OperandSpec(path="resident")
     huge = Problem(10**5, 10**5, 10**5, a=resident, b=resident, c=resident)
