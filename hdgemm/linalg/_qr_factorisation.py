@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg._checkpoint import SlabCheckpoint
     from hdgemm.linalg.planning.rows import RowPlan
-    from hdgemm.linalg.planning.slab import Columns, Kind
+    from hdgemm.linalg.planning.slab import Kind
     from hdgemm.linalg.slabs.slab import Slab
     from hdgemm.linalg.storage import OpenOutput
     from hdgemm.matrices.stored import StoredMatrix
@@ -200,7 +200,7 @@ class QrFactorisation:
         recorded = output.recorded_plan()
         if isinstance(recorded, SlabPlan):
             return recorded
-        options, blocks = self.how.options, blocks_of(factoring)
+        options = self.how.options
         shape = factoring.m, reflectors.shape[1]
         kind: Kind = "apply q" if trans else "form q"
         plan = plan_slabs(
@@ -214,7 +214,7 @@ class QrFactorisation:
             block=factoring.block,
             storage=Storage(out.chunks is None),
             durable=output.durable,
-            reflectors=blocks if trans == "C" else blocks[::-1],
+            reflectors=replace(factoring.eliminating, backwards=trans != "C"),
             devices=slab_devices((factoring.m, columns), factoring.dtype, self.how),
         )
         return replace(plan, moved_rows=rows)
@@ -325,11 +325,6 @@ class QrFactorisation:
         if rows:
             with recorder.operation("store2", slab.number, nbytes=slab.array[:rows].nbytes):
                 r.stored[:rows, first:last] = slab.array[:rows]
-
-
-def blocks_of(factoring: SlabPlan) -> tuple[Columns, ...]:
-    """Return the blocks of reflectors that a factorisation computes, from left to right."""
-    return tuple(block for slab in factoring.slabs for block in factoring.parts(slab))
 
 
 def stored_rows(last: int, pivots: int, rows: int, *, new: bool) -> int:

@@ -1,5 +1,8 @@
+import itertools
 from contextlib import suppress
+from dataclasses import asdict
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -66,6 +69,33 @@ def test_short_columns_stream_whole(kind, m, n, width, block, above):
         ]
         assert found.streamed_bytes() == [sum(map(found.nbytes, blocks)) for blocks in tops]
         assert all(block.top == 0 or block.top * 8 > above for blocks in tops for block in blocks)
+
+
+@given(
+    widths=st.lists(st.integers(1, 30), max_size=8), block=st.integers(1, 12),
+    backwards=st.booleans(), columns=st.lists(st.integers(0, 250)), exact=st.booleans(),
+)  # fmt: skip
+def test_blocks_are_those_of_the_slabs(widths, block, backwards, columns, exact):
+    ends = [0, *itertools.accumulate(widths)]
+    slabs = tuple(slab_plan.Columns(*pair, 0) for pair in itertools.pairwise(ends))
+    blocks = slab_plan.Blocks(slabs, block, backwards)
+    every = [
+        slab_plan.Columns(first, min(first + block, slab.last), first)
+        for slab in slabs
+        for first in range(slab.first, slab.last, block)
+    ]
+    assert list(blocks) == (every[::-1] if backwards else every)
+    assert blocks.last == sum(widths)
+    if slabs:
+        found = blocks.elements_before(columns, 300, np.int64 if exact else object)
+        assert [*found] == [
+            sum((300 - each.top) * each.width for each in every if each.first < column)
+            for column in columns
+        ]
+    assert list(slab_plan.Blocks.from_values(asdict(blocks))) == list(blocks)
+    assert list(slab_plan.Blocks.from_values(list(map(list, blocks)))) == list(
+        blocks
+    )  # as 0.2.0 wrote them
 
 
 def test_long_columns_stream_from_the_row_that_is_needed():

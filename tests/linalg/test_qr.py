@@ -379,9 +379,9 @@ def test_columns_on_blocks_of_the_file_and_padded_ones(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_plans_fit_the_memory(m, n, memory, kind):
     depth = min(m, n)
-    blocks = tuple(
-        slab_plan.Columns(first, min(first + 32, depth), first) for first in range(0, depth, 32)
-    )
+    cut = depth // 3  # a block has columns of one slab only
+    slabs = [slab_plan.Columns(0, cut, 0), slab_plan.Columns(cut, depth, 0)]
+    blocks = slab_plan.Blocks(tuple(slab for slab in slabs if slab.width), 32)
     given = {"reflectors": blocks, "block": 32} if kind != "qr" else {}
     try:
         plan = plan_slabs(kind, n, "float64", memory, HOST, rows=m, **given)

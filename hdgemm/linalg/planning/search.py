@@ -16,7 +16,7 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.planning._pricing import priced
-from hdgemm.linalg.planning.slab import Columns, SlabPlan
+from hdgemm.linalg.planning.slab import Blocks, Columns, SlabPlan
 from hdgemm.matrices.read_ahead import STREAM_BUFFERS
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES, SHORT, leading
 
@@ -77,7 +77,7 @@ def plan_slabs(
     block: int | None = None,
     storage: Storage = _PLAIN,
     durable: bool = False,
-    reflectors: tuple[Columns, ...] = (),
+    reflectors: Blocks = Blocks(),  # noqa: B008 - frozen
     devices: SlabDevices | None = None,
 ) -> SlabPlan:
     """Return the fastest slabs of an m×n matrix that fit `memory` bytes, by the model.
@@ -111,8 +111,7 @@ def plan_slabs(
             f"slabs of {width} columns cut {n} columns into more than {_MOST_SLABS} slabs: take "
             f"slabs of {-(-n // _MOST_SLABS)} columns or more, or let the planner choose"
         )
-    last = max((reflector.last for reflector in reflectors), default=0)
-    depth = min(m, n) if kind == "qr" else last
+    depth = min(m, n) if kind == "qr" else reflectors.last
 
     def shape(block: int, buffers: int, width: int | None) -> _Shape:
         held, beside = n, PIECE_BYTES if durable else 0

@@ -7,9 +7,8 @@ up before the updates, and down when all columns left of it have updated it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import asdict, dataclass, field, replace
-from itertools import accumulate, chain
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -59,6 +58,75 @@ class Columns(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks of the columns that a factorisation eliminates, none of them in two slabs.
+
+    There may be millions of them: they are generated when they are iterated over.
+
+    Parameters
+    ----------
+    slabs
+        The columns of each slab that are eliminated, from left to right.
+    block
+        Columns of a block; the last one of a slab may have fewer.
+    backwards
+        They are iterated over from right to left.
+    """
+
+    slabs: tuple[Columns, ...] = ()
+    block: int = 1
+    backwards: bool = False
+
+    def __iter__(self) -> Iterator[Columns]:
+        step = -1 if self.backwards else 1
+        for slab in self.slabs[::step]:
+            for first in range(slab.first, slab.last, self.block)[::step]:
+                yield Columns(first, min(first + self.block, slab.last), first)
+
+    def __bool__(self) -> bool:
+        return bool(self.slabs)
+
+    @property
+    def last(self) -> int:
+        """The number of columns in all."""
+        return self.slabs[-1].last if self.slabs else 0
+
+    def elements_before(self, columns: list[int], m: int, dtype: Any) -> Counts:
+        """Count the elements of the blocks of m rows that begin left of some columns.
+
+        They have rows from their first column on. `dtype` holds the counts.
+        """
+        ends = np.fromiter(chain.from_iterable(self.slabs), dtype).reshape(-1, 3)
+        firsts, lasts, _ = ends.T
+        whole = np.concatenate([[0], np.cumsum(_elements(m, self.block, firsts, lasts))])
+        found = np.array(columns, dtype)
+        number = np.maximum(np.searchsorted(firsts, found) - 1, 0)
+        blocks = -(-(found - firsts[number]) // self.block)
+        ends = np.minimum(firsts[number] + self.block * np.maximum(blocks, 0), lasts[number])
+        part: Counts = whole[number] + _elements(m, self.block, firsts[number], ends)
+        return part
+
+    @classmethod
+    def from_values(cls, values: Any) -> Blocks:
+        """Return the blocks of which `asdict` returned these values, or of a list of blocks."""
+        if isinstance(values, dict):
+            slabs = tuple(Columns(*columns) for columns in values["slabs"])
+            return cls(slabs, values["block"], values["backwards"])
+        blocks = tuple(Columns(*columns) for columns in values)
+        widest = max((each.width for each in blocks), default=1)
+        return cls(tuple(sorted(blocks)), widest, blocks != tuple(sorted(blocks)))
+
+
+def _elements(m: int, block: int, firsts: Counts, lasts: Counts) -> Counts:
+    """Count the elements of blocks of columns, each with the rows from its first column on."""
+    blocks = (lasts - firsts) // block
+    rest = lasts - firsts - block * blocks
+    found: Counts = block * (blocks * (m - firsts)) + rest * (m - lasts + rest)
+    found -= block**2 * (blocks * (blocks - 1) // 2)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class SlabPlan:
     """The slabs of one factorisation of an m×n matrix, and what they cost.
 
@@ -84,7 +152,7 @@ class SlabPlan:
     expected_limit
         The resource that determines it: ``"kernel"`` or ``"disk"``.
     reflectors
-        Blocks of reflectors that are applied to each slab, in this order; () for factorisations.
+        Blocks of reflectors that are applied to each slab, in this order; none in factorisations.
     row_bytes
         Bytes from one row of A to the next where A is row-major in a file, so that a slab is read
         as one piece of each row; else 0.
@@ -117,7 +185,7 @@ class SlabPlan:
     expected_seconds: float = 0.0
     expected_phase_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
     expected_limit: str = "kernel"
-    reflectors: tuple[Columns, ...] = ()
+    reflectors: Blocks = Blocks()
     row_bytes: int = 0
     copied: bool = False
     whole: bool = False
@@ -147,6 +215,12 @@ class SlabPlan:
         for first in range(own.first, own.last, self.block):
             yield Columns(first, min(first + self.block, own.last), first)
 
+    @property
+    def eliminating(self) -> Blocks:
+        """The blocks of all columns that are eliminated."""
+        own = (self.eliminated(slab) for slab in self.slabs)
+        return Blocks(tuple(slab for slab in own if slab.width), self.block)
+
     def blocks(self, number: int) -> Iterator[tuple[int, Columns]]:
         """Yield the blocks that update a slab, each with the number of the slab it is a part of.
 
@@ -166,11 +240,18 @@ class SlabPlan:
 
     def _applied_bytes(self) -> list[int]:
         """Return the bytes of the reflectors that change each slab."""
-        stored = sorted((block.first, self.nbytes(block)) for block in self.reflectors)
-        firsts, sums = [first for first, _ in stored], [0, *accumulate(each for _, each in stored)]
+        if not self.reflectors:
+            return [0] * len(self.slabs)
+        ends = [slab.last for slab in self.slabs]
         if self.kind == "apply q":
-            return [sums[-1]] * len(self.slabs)
-        return [sums[bisect_left(firsts, slab.last)] for slab in self.slabs]
+            ends = [self.reflectors.last] * len(self.slabs)
+        elements = self.reflectors.elements_before(ends, self.m, self._exact)
+        return [*(elements * self.itemsize).tolist()]
+
+    @property
+    def _exact(self) -> Any:
+        """A type of the bytes of all columns: those of a large matrix need more than 64 bits."""
+        return np.int64 if self.m * self.n * self.itemsize < _MOST_BYTES else object
 
     def nbytes(self, columns: Columns) -> int:
         """Return the bytes of the elements of some columns."""
@@ -208,22 +289,17 @@ class SlabPlan:
             return [(self.n - top) * first * self.itemsize for first, top in tops]
         if self.kind in ("form q", "apply q"):
             return self._applied_bytes()
-        # All slabs at once: a search sums thousands of slabs dozens of times. Bytes of columns that
-        # lie in memory fit 64 bits, those of a whole matrix may not.
-        exact = np.int64 if self.m * self.n * self.itemsize < _MOST_BYTES else object
-        ends = np.fromiter(chain.from_iterable(self.slabs[:-1]), exact).reshape(-1, 3)
-        firsts, lasts, _ = ends.T
-        firsts, lasts = np.minimum(firsts, self.pivots), np.minimum(lasts, self.pivots)
-        blocks = (lasts - firsts) // self.block
-        rest = lasts - firsts - self.block * blocks
-        elements = self.block * (blocks * (self.m - firsts)) + rest * (self.m - lasts + rest)
-        elements -= self.block**2 * (blocks * (blocks - 1) // 2)
+        # All slabs at once: a search sums thousands of slabs dozens of times.
+        ends = np.fromiter(chain.from_iterable(self.slabs[:-1]), self._exact).reshape(-1, 3)
+        firsts, lasts, _ = np.minimum(ends, self.pivots).T
+        elements = _elements(self.m, self.block, firsts, lasts)
         if self.whole:
-            elements += self._above(firsts, lasts, blocks, rest)
+            elements += self._above(firsts, lasts)
         return [0, *np.cumsum(elements * self.itemsize).tolist()][: len(self.slabs)]
 
-    def _above(self, firsts: Counts, lasts: Counts, blocks: Counts, rest: Counts) -> Counts:
+    def _above(self, firsts: Counts, lasts: Counts) -> Counts:
         """Count the elements above the blocks of slabs that are read whole with them."""
+        blocks, rest = (lasts - firsts) // self.block, (lasts - firsts) % self.block
         # The last block that is read whole begins at most so many columns after the slab.
         most = _ABOVE // self.itemsize - firsts
         count = np.minimum(blocks, np.maximum(0, most // self.block + 1))
@@ -284,7 +360,7 @@ class SlabPlan:
         if self.kind == "cholesky":
             pairs = cholesky_pairs(self.n, columns)
         elif self.kind != "lu":
-            depth = max((block.last for block in self.reflectors), default=0)
+            depth = self.reflectors.last
             pairs = {
                 "copy": 0,
                 "qr": 2 * pairs,
@@ -321,8 +397,8 @@ class SlabPlan:
     def from_dict(cls, values: Mapping[str, Any]) -> SlabPlan:
         """Return the plan of which `to_dict` returned these values."""
         found = {name: values[name] for name in cls.__slots__ if name in values}
-        for name in ("slabs", "reflectors"):
-            found[name] = tuple(Columns(*columns) for columns in values[name])
+        found["slabs"] = tuple(Columns(*columns) for columns in values["slabs"])
+        found["reflectors"] = Blocks.from_values(values["reflectors"])
         devices = tuple(values.get("devices", ()))
         weights = tuple(values.get("weights", (1.0,) * len(devices)))
         rows = values.get("moved_rows")

@@ -43,7 +43,7 @@ class Reflectors:
 
     def __init__(self, stored: StoredMatrix, plan: SlabPlan) -> None:
         self.stored, self.plan = stored, plan
-        self.blocks = tuple(block for slab in plan.slabs for block in plan.parts(slab))
+        self.blocks = plan.eliminating
         self._t = np.zeros((plan.block, plan.pivots), plan.dtype, "F")
 
     def t(self, place: Columns) -> NDArray[Any]:
