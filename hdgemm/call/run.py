@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.machine.benchmarks import calibration_bytes
 from hdgemm.machine.limits import cores
 from hdgemm.matrices.location import is_store
@@ -12,7 +14,7 @@ from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import numpy as np
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.progress import Watch
     from hdgemm.run.session import Session
+
+_T = TypeVar("_T")
+#: Times that a refused plan is made with the memory that the refusal names.
+_MOST_PLANS: Final = 16
 
 
 class OpenRun(NamedTuple):
@@ -81,3 +87,26 @@ def folder_of(*matrices: StoredMatrix) -> Path | None:
                 folder = folder.parent
             return folder
     return None
+
+
+def plan_parts(what: str, plan: Callable[[OpenRun], _T], run: OpenRun) -> _T:
+    """Return the plans of the parts of a computation; a refusal names memory for all of them.
+
+    Each part refuses for itself, and more memory may lead to a part that needs even more.
+    """
+    try:
+        return plan(run)
+    except DoesNotFitError as error:
+        given, requested = error.available, error.requested
+        for _ in range(_MOST_PLANS):
+            try:
+                plan(run._replace(options=replace(run.options, host_memory=requested)))
+            except DoesNotFitError as next_part:
+                requested = next_part.requested
+            except InputError:  # more memory than options take
+                break
+            else:
+                break
+        if requested == error.requested:
+            raise
+        raise DoesNotFitError.within(what, requested, given) from None

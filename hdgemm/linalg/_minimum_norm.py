@@ -68,7 +68,7 @@ class MinimumNorm:
             self.source.T, self.rhs.dtype, check_finite=self.check_finite, transposed=True
         )
         stored, p = self.output.matrix.dtype, self.rhs.matrix.shape[1]
-        plans = two_passes(rows, (p,), stored, self.source, self.how)
+        plans = two_passes("lstsq", rows, (p,), stored, self.source, self.how)
         facts = facts_of("lstsq", self.source.shape, rows.dtype.name, self.how.options)
         return Prepared(JointPlan(facts, plans), lambda: self._run(rows, plans, facts))
 

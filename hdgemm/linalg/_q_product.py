@@ -12,6 +12,7 @@ import numpy as np
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.recorder import Recorder, report_done
+from hdgemm.call.run import plan_parts
 from hdgemm.call.run_sequence import RunSequence
 from hdgemm.errors import InputError
 from hdgemm.linalg._qr_factorisation import checkpoint_of
@@ -23,6 +24,9 @@ from hdgemm.product.aliasing import overlaps, same_elements
 from hdgemm.product.target import result_at
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hdgemm.call.run import OpenRun
     from hdgemm.linalg._qr_factorisation import QrFactorisation
     from hdgemm.linalg.planning.slab import SlabPlan
     from hdgemm.linalg.slabs.slab import Slab
@@ -62,8 +66,9 @@ class QProduct:
         if self.output.durable:
             return self._prepared_durably()
         place = self.output if self.c is None else self.qr.scratch(self.output)
-        factoring = self.qr.plan_with_r(place, self.r_output)
-        multiplying = self._plan(factoring, place.matrix)
+        factoring, multiplying = self._plans(
+            lambda: self.qr.plan_with_r(place, self.r_output), place.matrix
+        )
         plan = JointPlan(self._facts, (factoring, multiplying))
 
         def run() -> tuple[Any, Any]:
@@ -86,8 +91,7 @@ class QProduct:
         """R has its name before the product is finished: a finished product says that all is."""
         qr, rows = self.qr, self.r_output.form.shape[0]
         work = qr.work(self.output)
-        factoring = qr.plan(work)
-        multiplying = self._plan(factoring, work.matrix)
+        factoring, multiplying = self._plans(lambda: qr.plan(work), work.matrix)
 
         def run() -> tuple[Any, Any]:
             with ExitStack() as stack:
@@ -135,6 +139,23 @@ class QProduct:
         kind = "qr" if self.c is None else "qr multiply"
         qr = self.qr
         return facts_of(kind, qr.source.shape, qr.dtype.name, qr.how.options)
+
+    def _plans(
+        self, factoring_plan: Callable[[], SlabPlan], reflectors: StoredMatrix
+    ) -> tuple[SlabPlan, SlabPlan]:
+        """Return the slabs of the factorisation and of the product."""
+        qr, how = self.qr, self.qr.how
+
+        def plans(run: OpenRun) -> tuple[SlabPlan, SlabPlan]:
+            qr.how = run
+            factoring = factoring_plan()
+            return factoring, self._plan(factoring, reflectors)
+
+        m, n = qr.source.shape
+        try:
+            return plan_parts(f"{self._facts['kind']} of a {m}×{n} {qr.dtype} matrix", plans, how)
+        finally:
+            qr.how = how
 
     def _plan(self, factoring: SlabPlan, reflectors: StoredMatrix) -> SlabPlan:
         """Return the slabs of the product."""

@@ -258,7 +258,7 @@ class _CentredTriplets:
             n, k, shape, folder, run,
             tol=request.tol, maxiter=None, block=block, seed=request.seed,
         )  # fmt: skip
-        reading = rows_for(shape, [ColumnMoments(n, dtype).work(shape)], folder, run)
+        reading = rows_for(shape, [ColumnMoments(0, dtype).work(shape)], folder, run)
         work = NormalProduct(np.zeros((0, extents.width), dtype)).work(shape)
         application = plan_application(extents, n, work, shape, folder, run)
         iteration = KrylovIteration(rows, extents, application, run)

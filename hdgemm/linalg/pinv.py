@@ -14,7 +14,7 @@ from hdgemm.call.keywords import Call, DurableKeywords, public_call
 from hdgemm.call.operands import absolute, open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
-from hdgemm.call.run import folder_of, open_run
+from hdgemm.call.run import folder_of, open_run, plan_parts
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.rows import rows_for, triangle_work, vectors_bytes
@@ -194,7 +194,7 @@ def prepare(
         result = Result.of(out, a, source, (n, m), dtype, order="C" if wide else "F")
         check_reread(result.output.matrix.dtype, dtype)
         k = view.shape[1]
-        plans = two_passes(rows, (k, k), result.output.matrix.dtype, source, run)
+        plans = two_passes("pinv", rows, (k, k), result.output.matrix.dtype, source, run)
         facts = facts_of("pinv", source.shape, dtype.name, run.options)
         relative = max(m, n) * np.finfo(dtype).eps if rtol is None else rtol
         tolerances = atol or 0.0, float(relative)
@@ -203,16 +203,28 @@ def prepare(
 
 
 def two_passes(
-    rows: TallRows, columns: Sequence[int], stored: Any, source: StoredMatrix, run: OpenRun
+    name: str,
+    rows: TallRows,
+    columns: Sequence[int],
+    stored: Any,
+    source: StoredMatrix,
+    run: OpenRun,
 ) -> tuple[RowPlan, DensePlan, RowPlan]:
-    """Return the plans of R, of its decomposition, and of A·W with factors of some columns."""
+    """Return the plans of R, of its decomposition, and of A·W with factors of some columns.
+
+    `name` is the routine's, for a refusal.
+    """
     shape, folder = rows.shape, folder_of(source)
     multiplying = product_work(shape, columns, stored, beside=vectors_bytes(shape))
-    return (
-        rows_for(shape, [triangle_work(shape)], folder, run),
-        plan_dense("SVD of R", shape.n, rows.dtype, run, vectors=True),
-        rows_for(shape, [multiplying], folder, run),
-    )
+
+    def plans(run: OpenRun) -> tuple[RowPlan, DensePlan, RowPlan]:
+        return (
+            rows_for(shape, [triangle_work(shape)], folder, run),
+            plan_dense("SVD of R", shape.n, rows.dtype, run, vectors=True),
+            rows_for(shape, [multiplying], folder, run),
+        )
+
+    return plan_parts(f"{name} of {shape}", plans, run)
 
 
 @dataclass(frozen=True, slots=True)

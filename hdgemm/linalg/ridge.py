@@ -13,7 +13,7 @@ from hdgemm.call.keywords import Call, DurableKeywords, public_call
 from hdgemm.call.operands import open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
-from hdgemm.call.run import folder_of, open_run
+from hdgemm.call.run import folder_of, open_run, plan_parts
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.rows import rows_for, triangle_work
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.rows import RowPlan
 
@@ -173,10 +174,13 @@ def prepare(
                 check_finite=check_finite,
             )
             works = [triangle_work(rows.shape)]
-            reading = recorded_rows(call, out) or rows_for(
-                rows.shape, works, folder_of(source), run
-            )
-            dense = plan_dense("SVD of R", n, dtype, run, vectors=True)
+            recorded = recorded_rows(call, out)
+
+            def plans(run: OpenRun) -> tuple[RowPlan, DensePlan]:
+                reading = recorded or rows_for(rows.shape, works, folder_of(source), run)
+                return reading, plan_dense("SVD of R", n, dtype, run, vectors=True)
+
+            reading, dense = plan_parts(f"ridge of {rows.shape}", plans, run)
             facts = facts_of("ridge", source.shape, dtype.name, run.options)
             result = None
             if out is not None:

@@ -14,14 +14,14 @@ from hdgemm.call.keywords import Call, DurableKeywords, public_call
 from hdgemm.call.operands import absolute, open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
-from hdgemm.call.run import folder_of, open_run
+from hdgemm.call.run import folder_of, open_run, plan_parts
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.linalg.pinv import two_passes
 from hdgemm.linalg.planning.dense import plan_dense
-from hdgemm.linalg.planning.rows import rows_for, triangle_work, vectors_bytes
+from hdgemm.linalg.planning.rows import rows_for, triangle_work
 from hdgemm.linalg.results import Result, open_results, outputs_of
 from hdgemm.linalg.rows.checkpoint import RunLimits, durable_rows, place_of, resumed
 from hdgemm.linalg.rows.passes import Passes
-from hdgemm.linalg.rows.products import product_work
 from hdgemm.linalg.rows.source import TallRows, tall_view
 from hdgemm.linalg.rows.sums import Gram, gram_work
 from hdgemm.linalg.rows.tall_svd import TallSvd
@@ -270,9 +270,13 @@ def prepare_values(
         rows = TallRows(view, dtype, check_finite=check_finite, transposed=wide)
         n = view.shape[1]
         work = (gram_work if method == "gram" else triangle_work)(rows.shape)
-        reading = rows_for(rows.shape, [work], folder_of(source), run)
         name = "eigenvalues of A^H·A" if method == "gram" else "SVD of R"
-        dense = plan_dense(name, n, dtype, run, vectors=False)
+
+        def plans(run: OpenRun) -> tuple[RowPlan, DensePlan]:
+            reading = rows_for(rows.shape, [work], folder_of(source), run)
+            return reading, plan_dense(name, n, dtype, run, vectors=False)
+
+        reading, dense = plan_parts(f"svdvals of {rows.shape}", plans, run)
         facts = facts_of("svdvals", source.shape, dtype.name, run.options)
         plan = JointPlan(facts, (reading, dense))
         values = Result.of(out, a, source, (n,), _real(dtype))
@@ -354,13 +358,7 @@ def prepare(
         )
         large = results[2 if wide else 0].output.matrix.dtype
         check_reread(large, dtype)
-        folder = folder_of(source)
-        multiplying = product_work(rows.shape, (k,), large, beside=vectors_bytes(rows.shape))
-        plans = (
-            rows_for(rows.shape, [triangle_work(rows.shape)], folder, run),
-            plan_dense("SVD of R", k, dtype, run, vectors=True),
-            rows_for(rows.shape, [multiplying], folder, run),
-        )
+        plans = two_passes("svd", rows, (k,), large, source, run)
         facts = facts_of("svd", source.shape, dtype.name, run.options)
         facts["note"] = (
             f"where s[0]/s[-1] exceeds {view.shape[0]}, a third pass: A·V/s is orthogonal to "

@@ -7,7 +7,7 @@ from hdgemm.linalg import plan
 from hdgemm.options import Options
 
 
-def refused(routine: str, n: int, memory: int) -> int:
+def refused(routine: str, n: int | tuple[int, int], memory: int) -> int:
     """Return the bytes that a plan within `memory` asks for."""
     with pytest.raises(DoesNotFitError) as error:
         plan(routine, n, options=Options(host_memory=memory))
@@ -20,3 +20,31 @@ def test_the_memory_named_by_a_refusal_is_the_least_that_works(routine: str, n: 
     named = refused(routine, n, 40_000_000)
     plan(routine, n, options=Options(host_memory=named))
     assert refused(routine, n, named - named // 100) == named
+
+
+@pytest.mark.parametrize(
+    ("routine", "shape"),
+    [
+        ("svdvals", (10**4, 10**4)),
+        ("svd", (10**4, 10**4)),
+        ("pinv", (10**4, 10**4)),
+        ("ridge", (10**4, 10**4)),
+        ("lstsq", (10**4, 2 * 10**4)),
+        ("qr", (10**6, 10**6)),
+    ],
+)
+def test_the_memory_named_has_room_for_all_parts(routine: str, shape: tuple[int, int]) -> None:
+    """The memory named was that of the part that was planned first."""
+    named = refused(routine, shape, 40_000_000)
+    plan(routine, shape, options=Options(host_memory=named))
+    assert refused(routine, shape, named - named // 100) == named
+
+
+def test_the_memory_named_for_qr_has_room_for_q() -> None:
+    """With more memory the reflectors have wider blocks, which take more memory to form Q."""
+    shape = 10**6, 100
+    plan("qr", shape, options=Options(host_memory=refused("qr", shape, 40_000_000)))
+
+
+def test_more_memory_than_options_take_is_named_too() -> None:
+    assert refused("lstsq", (10**9, 10**9), 40_000_000) > 2**62

@@ -42,6 +42,9 @@ class RowShape(NamedTuple):
     dtype: str
     made: int = 0
 
+    def __str__(self) -> str:
+        return f"a {self.m}×{self.n - self.made} {self.dtype} matrix"
+
     @property
     def row_bytes(self) -> int:
         """Bytes of one row of A and B."""
@@ -254,10 +257,7 @@ def plan_pass(
                 host_bytes=held, host_limit=memory
             )
     results = " and ".join(dict.fromkeys(work.result for work in works))
-    what = (
-        f"{_names(works)} of a {m}×{shape.n - shape.made} {shape.dtype} matrix, with {results} and "
-        "a block of rows in memory,"
-    )
+    what = f"{_names(works)} of {shape}, with {results} and a block of rows in memory,"
     raise DoesNotFitError.within(what, held, memory)
 
 
