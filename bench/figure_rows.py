@@ -406,6 +406,26 @@ def hostile_json(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def planning(result: dict[str, Any]) -> list[str]:
+    """Return the rows of plans: how many, and those that exceed the bounds, by routine."""
+    cases = [case for case in result["cases"] if "seconds" in case]
+    most_ms, most_mb = 1e3 * result["most_seconds"], result["most_bytes"] / 1e6
+    over = [case for case in cases if case["exceeds"]]
+    routines = len({case["routine"] for case in cases})
+    bounds = f"{most_ms:.0f} ms of a core or {most_mb:.0f} MB"
+    rows = [f"| {len(cases)} plans of {routines} routines | {len(over)} take more than {bounds} |"]
+    for case in over:
+        memory = f"{case['host_memory'] / 1e6:,.0f} MB"
+        rows.append(
+            f"| plan of `{case['routine']}`, {case['shape']}, {memory} |"
+            f" {1e3 * case['seconds']:.0f} ms, {case['peak_bytes'] / 1e6:.1f} MB |"
+        )
+    again = [case for case in cases if case.get("named")]
+    works = sum("refused" not in case for case in again)
+    rows.append(f"| memory that refusals name | works in {works} of {len(again)} cases |")
+    return rows
+
+
 def service_load(result: dict[str, Any]) -> list[str]:
     """Return the rows of many requests beside a job."""
     return [
