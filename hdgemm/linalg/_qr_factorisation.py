@@ -161,7 +161,8 @@ class QrFactorisation:
             stored_rows(x.last, plan.pivots, rows, new=r.new) * x.width for x in plan.slabs
         )
         beside = stored - plan.m * max(0, plan.n - kept)
-        return replace(plan, beside=beside * plan.itemsize)
+        # R is taken from the slabs in memory when it is stored.
+        return replace(plan, beside=beside * plan.itemsize, held=False)
 
     def plan_tall(self) -> RowPlan | None:
         """Return the plan of R by TSQR; None with devices, which TSQR has no products for, where

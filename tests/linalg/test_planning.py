@@ -11,6 +11,7 @@ from hdgemm import linalg
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg.planning import _pricing as pricing, search as planning, slab as slab_plan
 from hdgemm.linalg.planning.search import Storage, plan_slabs
+from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.machine.rates import HOST, Machine
 from hdgemm.matrices.transfer import leading
 from tests.linalg.tall import plan_tsqr
@@ -44,11 +45,16 @@ def test_slabs_cover_the_columns_and_fit_the_memory(kind, n, most, memory, dtype
     ]
     assert sum(slab.width for slab in found.slabs) == n
     for number in {0, len(found.slabs) // 2, len(found.slabs) - 1} if n else ():
-        blocks = [block for _, block in found.blocks(number)]
+        numbered = list(found.blocks(number))
+        blocks = [block for _, block in numbered]
         columns = [column for block in blocks for column in range(block.first, block.last)]
         assert columns == list(range(found.slabs[number].first))
         assert all(block.width <= found.block for block in blocks)
-        assert sum(map(found.nbytes, blocks)) == found.streamed_bytes()[number]
+        assert sum(map(found.nbytes, blocks)) == found.earlier_bytes()[number]
+        read = [b for of, b in numbered if not (found.holds_before(number) and of == number - 1)]
+        assert sum(map(found.nbytes, read)) == found.streamed_bytes()[number]
+        # A run that begins with this slab has none in memory.
+        assert found.streamed_bytes(number)[0] == found.earlier_bytes()[number]
     assert found.to_dict()["flops"] == found.flops
 
 
@@ -67,7 +73,7 @@ def test_short_columns_stream_whole(kind, m, n, width, block, above):
             [block._replace(top=found.read_top(block.top)) for _, block in found.blocks(number)]
             for number in range(len(found.slabs))
         ]
-        assert found.streamed_bytes() == [sum(map(found.nbytes, blocks)) for blocks in tops]
+        assert found.earlier_bytes() == [sum(map(found.nbytes, blocks)) for blocks in tops]
         assert all(block.top == 0 or block.top * 8 > above for blocks in tops for block in blocks)
 
 
@@ -109,17 +115,31 @@ def test_bytes_by_hand():
     n, width = 13, 5
     cholesky = plan("cholesky", n, 2 * 10**7, width=width, block=2)
     assert [slab.last for slab in cholesky.slabs] == [5, 10, 13]
-    # Trapezoids of 13, 8 and 3 rows; then 5 columns of 8 rows, and 10 columns of 3 rows.
+    assert (cholesky.held, cholesky.slab_buffers) == (True, 2)
+    # Trapezoids of 13, 8 and 3 rows; then 5 columns of 3 rows: the slab before is in memory.
     assert cholesky.planned_bytes["store2"] == 8 * (13 * 5 + 8 * 5 + 3 * 3)
-    assert cholesky.planned_bytes["load1"] == cholesky.planned_bytes["store2"] + 8 * (
-        5 * 8 + 10 * 3
-    )
+    assert cholesky.planned_bytes["load1"] == cholesky.planned_bytes["store2"] + 8 * 5 * 3
     lu = plan("lu", n, 2 * 10**7, width=width, block=2)
     # Blocks of 2, 2 and 1 columns have the rows from their own diagonal on.
-    first, second = 2 * 13 + 2 * 11 + 9, 2 * 8 + 2 * 6 + 4
+    first = 2 * 13 + 2 * 11 + 9
     last_pass = 5 * 13 + 5 * 13  # short columns are moved whole
     assert lu.planned_bytes["store2"] == 8 * (13 * 13 + last_pass)
-    assert lu.planned_bytes["load1"] == 8 * (13 * 13 + 2 * first + second + last_pass)
+    assert lu.planned_bytes["load1"] == 8 * (13 * 13 + first + last_pass)
+
+
+def test_the_last_slab_takes_the_memory_of_both_buffers():
+    machine = Machine(gemm={"float64": 1.4e11}, disk_read=2e9, disk_write=1e9)
+    found = plan_slabs("lu", 8192, "float64", 200_000_000, machine)
+    assert (found.slab_buffers, found.held) == (2, True)
+    widths = [slab.width for slab in found.slabs]
+    assert widths[0] < widths[-1] <= 2 * widths[0]
+    assert found.host_bytes <= 200_000_000
+    assert [found.takes_all(number) for number in range(len(widths))] == [
+        *(False for _ in widths[1:]), True
+    ]  # fmt: skip
+    # The slab before lies in the same memory: the last one reads it.
+    assert found.streamed_bytes()[-1] == found.earlier_bytes()[-1]
+    assert SlabPlan.from_dict(found.to_dict()) == found
 
 
 def test_what_fits_is_one_slab_without_a_stream():

@@ -390,5 +390,5 @@ def test_plans_fit_the_memory(m, n, memory, kind):
         plan = plan_slabs(kind, n, "float64", memory, HOST, rows=m, **given)
     assert plan.host_bytes <= memory
     assert sum(slab.width for slab in plan.slabs) == n
-    for number, streamed in enumerate(plan.streamed_bytes()):
-        assert sum(plan.nbytes(block) for _, block in plan.blocks(number)) == streamed
+    for number, earlier in enumerate(plan.earlier_bytes()):
+        assert sum(plan.nbytes(block) for _, block in plan.blocks(number)) == earlier

@@ -2,13 +2,18 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import hdgemm
 from hdgemm.linalg import cholesky, lu_factor, qr, solve
+from hdgemm.linalg.planning import factors as factor_plan
+from hdgemm.linalg.planning.search import plan_slabs
+from hdgemm.linalg.planning.slab import Columns
 from hdgemm.linalg.slabs import cholesky as cholesky_elimination, lu as lu_elimination, slab
+from tests.linalg.interruption import InterruptedRunError, interrupt_after
 from tests.linalg.matrices import SOUND, positive_definite, random_matrix
 from tests.linalg.test_tournament import ratio_of
 
@@ -16,11 +21,11 @@ N = 60
 SLABS = hdgemm.Options(tile=(1, 23, 7), host_memory="30MB")
 
 
-def call_of(name, out, **arguments):
+def call_of(name, out, options=SLABS, **arguments):
     if name == "qr":
-        return lambda a: qr(a, mode="raw", out=(out, None), options=SLABS, **arguments)
+        return lambda a: qr(a, mode="raw", out=(out, None), options=options, **arguments)
     call = {"lu": lu_factor, "cholesky": cholesky}[name]
-    return lambda a: call(a, out=out, options=SLABS, **arguments)
+    return lambda a: call(a, out=out, options=options, **arguments)
 
 
 @pytest.fixture(params=[1, 5 * N * 8], ids=["columns", "strips"])
@@ -102,3 +107,71 @@ def test_rows_of_l_keep_their_order_while_columns_right_of_the_last_pivot_are_up
     options = hdgemm.Options(tile=(1, 24, 8), host_memory="30MB")
     lu, pivots = lu_factor(tmp_path / "A.npy", out=tmp_path / "LU.npy", options=options)
     assert ratio_of(np.array(lu), pivots, a) < SOUND
+
+
+def forced_plan(monkeypatch, *, held, joined, copied=False):
+    """Take two slab buffers, and give the last slab the memory of both."""
+
+    def forced(*arguments, **named):
+        found = plan_slabs(*arguments, **named | {"width": 23, "block": 7})
+        slabs = found.slabs
+        if joined:
+            slabs = (*slabs[:-2], Columns(slabs[-2].first, slabs[-1].last, 0))
+        copied_too = copied and named["storage"].copies and found.kind != "cholesky"
+        return replace(found, slabs=slabs, slab_buffers=2, held=held, copied=copied_too)
+
+    monkeypatch.setattr(factor_plan, "plan_slabs", forced)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("name", ["lu", "cholesky", "qr"])
+def test_a_slab_that_is_held_gives_the_bits_of_one_that_is_read(
+    tmp_path, monkeypatch, strip_bytes, name, copied
+):
+    make = positive_definite if name == "cholesky" else random_matrix
+    np.save(tmp_path / "A.npy", make(*(N,) if name == "cholesky" else (N, N), "float64"))
+    monkeypatch.setattr(slab, "BLOCK_BYTES", strip_bytes)
+    found = []
+    for held in (False, True):
+        out, reports = tmp_path / f"{held}.npy", []
+        with monkeypatch.context() as patch:
+            forced_plan(patch, held=held, joined=False, copied=copied)
+            call_of(name, out, report=reports.append)(tmp_path / "A.npy")
+        assert reports[0].moved_bytes == reports[0].planned_bytes
+        found.append((np.load(out), reports[0].moved_bytes["load1"]))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert found[1][1] < found[0][1]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("shape", [(N, N), (120, 100), (N, 90)])
+def test_the_last_slab_in_the_memory_of_both_buffers(
+    tmp_path, monkeypatch, strip_bytes, shape, copied
+):
+    a, reports = random_matrix(*shape, "float64"), []
+    np.save(tmp_path / "A.npy", a)
+    monkeypatch.setattr(slab, "BLOCK_BYTES", strip_bytes)
+    forced_plan(monkeypatch, held=True, joined=True, copied=copied)
+    call = {"options": SLABS, "report": reports.append}
+    lu, pivots = lu_factor(tmp_path / "A.npy", out=tmp_path / "LU.npy", **call)
+    assert ratio_of(np.array(lu), pivots, a) < SOUND
+    q, r = qr(tmp_path / "A.npy", out=(tmp_path / "Q.npy", tmp_path / "R.npy"), **call)
+    assert np.abs(np.array(q) @ np.array(r) - a).max() < 1e-12
+    assert all(report.moved_bytes == report.planned_bytes for report in reports)
+
+
+@pytest.mark.parametrize("part", [0.1, 0.3, 0.5, 0.7, 0.8])
+@pytest.mark.parametrize("name", ["lu", "qr"])
+def test_a_durable_run_with_held_slabs_goes_on_to_the_same_bits(tmp_path, monkeypatch, name, part):
+    np.save(tmp_path / "A.npy", random_matrix(90, 90, "float64"))
+    forced_plan(monkeypatch, held=True, joined=True)
+    events = []
+    call_of(name, tmp_path / "expected.npy", observer=events.append)(tmp_path / "A.npy")
+    command = {"checkpoint": True, "options": hdgemm.Options(host_memory="30MB")}
+    interrupt = interrupt_after(int(part * len(events)))
+    stopped = call_of(name, tmp_path / "F.npy", observer=interrupt, **command)
+    with pytest.raises(InterruptedRunError):
+        stopped(tmp_path / "A.npy")
+    call_of(name, tmp_path / "F.npy", **command)(tmp_path / "A.npy")
+    expected, found = (np.load(tmp_path / f"{each}.npy") for each in ("expected", "F"))
+    np.testing.assert_array_equal(found, expected)

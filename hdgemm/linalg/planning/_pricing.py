@@ -48,18 +48,19 @@ def priced(plan: SlabPlan, machine: Machine, devices: SlabDevices | None = None)
     """
     phases = dict.fromkeys(PHASES, 0.0)
     exposed = final = 0.0
-    last, all_streamed = len(plan.slabs) - 1, plan.streamed_bytes()
+    last, all_earlier = len(plan.slabs) - 1, plan.earlier_bytes()
+    all_streamed = plan.read_of(all_earlier)
     for number, count in _samples(plan):
-        slab, streamed = plan.slabs[number], all_streamed[number]
+        slab, earlier, streamed = plan.slabs[number], all_earlier[number], all_streamed[number]
         # Copies between layouts and alignments, and requests for pieces of rows, take time of the
         # cores that multiply.
         pieces = 0 if plan.copied or plan.gap_bytes(slab) <= GAP else plan.m - slab.top
         copying = (streamed + 2 * plan.nbytes(slab)) / machine.copy + pieces * _PIECE_SECONDS
         copying /= machine.cores
         if devices is None:
-            update, panel = _kernel_seconds(plan, slab, streamed, machine)
+            update, panel = _kernel_seconds(plan, slab, earlier, machine)
         else:
-            update, panel = _resident_seconds(plan, slab, streamed, machine, devices)
+            update, panel = _resident_seconds(plan, slab, earlier, machine, devices)
         computing = update + panel + copying
         streaming = streamed / machine.disk_read
         load = _load_seconds(plan, number, machine)
@@ -130,14 +131,14 @@ def _columns_seconds(plan: SlabPlan, columns: Columns, machine: Machine) -> floa
 
 
 def _kernel_seconds(
-    plan: SlabPlan, slab: Columns, streamed: int, machine: Machine
+    plan: SlabPlan, slab: Columns, earlier: int, machine: Machine
 ) -> tuple[float, float]:
     """Return the seconds of the updates and of the panel of one slab."""
     rate, width = machine.flop_rate(plan.dtype), slab.width
     first = min(slab.first, plan.pivots)
     rows = plan.m - first
     per_pair = flops_per_multiply_add(plan.dtype)
-    update, panel = _pairs(plan, slab, streamed)
+    update, panel = _pairs(plan, slab, earlier)
     if plan.kind == "qr":
         panel += _SLOWER * plan.block * width * rows
     speed = rate * float(machine.efficiency(max(1, rows), width, plan.block))
@@ -152,7 +153,7 @@ def _kernel_seconds(
 
 
 def _resident_seconds(
-    plan: SlabPlan, slab: Columns, streamed: int, machine: Machine, devices: SlabDevices
+    plan: SlabPlan, slab: Columns, earlier: int, machine: Machine, devices: SlabDevices
 ) -> tuple[float, float]:
     """Return the seconds of the updates on devices, and of the panels, which the host factors.
 
@@ -160,7 +161,7 @@ def _resident_seconds(
     """
     width, each = slab.width, devices.machines
     rows = max(1, plan.m - min(slab.first, plan.pivots))
-    update, own = _pairs(plan, slab, streamed)
+    update, own = _pairs(plan, slab, earlier)
     # Of the slab's own columns the host factors panels, devices update the columns right of them.
     panel = own * min(1.0, min(plan.block, PANEL) / width)
     if plan.kind == "qr":
@@ -169,18 +170,18 @@ def _resident_seconds(
     part = max(1, width // len(each))
     speed = sum(x.flop_rate(plan.dtype) * float(x.efficiency(rows, part, plan.block)) for x in each)
     up, down = (min(getattr(x, name) for x in each) for name in ("pcie_up", "pcie_down"))
-    sent = streamed + plan.nbytes(slab) / 2
+    sent = earlier + plan.nbytes(slab) / 2
     pairs = update + own - min(own, panel)
     computing = per_pair * pairs / speed
     if any(device.host_cores for device in devices.devices):  # see `_kernel_seconds`
         computing += plan.itemsize * pairs / (plan.block * min(x.memory for x in each))
-    steps = len(panels(plan, slab)) + streamed / (plan.itemsize * rows * plan.block)
+    steps = len(panels(plan, slab)) + earlier / (plan.itemsize * rows * plan.block)
     seconds = max(computing + steps * _STEP_SECONDS, sent / up)
     seconds += plan.nbytes(slab) / len(each) * (1 / up + 1 / down)
     return seconds, per_pair * panel / machine.flop_rate(plan.dtype)
 
 
-def _pairs(plan: SlabPlan, slab: Columns, streamed: int) -> tuple[float, float]:
+def _pairs(plan: SlabPlan, slab: Columns, earlier: int) -> tuple[float, float]:
     """Return the multiply-adds of a slab's update by earlier columns, and of its own columns."""
     m, width = plan.m, slab.width
     first = min(slab.first, plan.pivots)
@@ -189,7 +190,7 @@ def _pairs(plan: SlabPlan, slab: Columns, streamed: int) -> tuple[float, float]:
         update = first * (width * (rows - width) + width * (width + 1) / 2)
         panel = cholesky_pairs(rows, width)
     elif plan.kind in ("form q", "apply q"):
-        update = 2 * width * streamed / plan.itemsize
+        update = 2 * width * earlier / plan.itemsize
         panel = 0
     else:
         update = width * (first * m - first**2 / 2)

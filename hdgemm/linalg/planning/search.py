@@ -39,6 +39,11 @@ _MOST_SLABS: Final = 1 << 13
 _MANY_SLABS: Final = 1 << 10
 #: Parts of the memory for slabs that the planner tries.
 _PARTS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
+#: Slabs up to which the last one may take the memory of all buffers: with many slabs it saves
+#: little.
+_JOINED: Final = 64
+#: Kinds of plans whose slabs update later ones.
+_ELIMINATIONS: Final = ("cholesky", "lu", "qr")
 
 
 class Storage(NamedTuple):
@@ -118,7 +123,8 @@ def plan_slabs(
         if devices is not None:
             held = devices.most_columns(kind, m, n, dtype, block)
             beside += devices.locked_bytes(kind, dtype, block)
-        return _Shape(kind, m, n, dtype, block, buffers, width, beside, depth, held)
+        may_join = devices is None and width is None and kind in ("lu", "qr")
+        return _Shape(kind, m, n, dtype, block, buffers, width, beside, depth, held, may_join)
 
     plans = [
         replace(
@@ -127,6 +133,7 @@ def plan_slabs(
             row_bytes=storage.row_bytes,
             copied=copied,
             whole=storage.whole and m * plan.itemsize < SHORT,
+            held=devices is None and plan.slab_buffers > 1 and kind in _ELIMINATIONS,
             devices=() if devices is None else devices.names,
             weights=() if devices is None else devices.weights(dtype),
         )
@@ -134,7 +141,8 @@ def plan_slabs(
         if columns <= max(n, 1) or block is not None
         for one in (shape(columns, 1, width),)
         for buffers in ((1, 2) if storage.overlap else (1,))
-        for plan in _fitting(replace(one, buffers=buffers), memory)
+        for joins in ((False, True) if buffers > 1 and one.may_join else (False,))
+        for plan in _fitting(replace(one, buffers=buffers, joins=joins), memory)
         for copied in ((False, True) if storage.copies else (False,))
         if not copied or _can_copy(plan)
     ]
@@ -159,7 +167,10 @@ def _can_copy(plan: SlabPlan) -> bool:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What decides the bytes of a plan; `width` None takes what fits, `held` columns at most."""
+    """What decides the bytes of a plan; `width` None takes what fits, `held` columns at most.
+
+    With `joins`, the last slab takes the memory of all buffers, where `may_join` allows it.
+    """
 
     kind: Kind
     m: int
@@ -171,6 +182,8 @@ class _Shape:
     reserved: int
     depth: int
     held: int
+    may_join: bool = False
+    joins: bool = False
 
     @cached_property
     def itemsize(self) -> int:
@@ -226,7 +239,8 @@ def _fitting(shape: _Shape, memory: int) -> Iterator[SlabPlan]:
 def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
     """Cut the columns into slabs that fill `part` of the memory; None where none fits."""
     m, n, stream = shape.m, shape.n, shape.stream_bytes
-    budget = memory - shape.fixed_bytes - shape.buffers * ALIGNMENT
+    gaps = shape.buffers * ALIGNMENT * (2 if shape.joins else 1)
+    budget = memory - shape.fixed_bytes - gaps
     widest = min(shape.held, shape.width or n)
     alone = shape.buffers == 1 and widest >= n and n * shape.whole_column <= budget
     if alone and shape.kind not in ("form q", "apply q"):
@@ -248,16 +262,22 @@ def _fit(shape: _Shape, memory: int, part: float) -> SlabPlan | None:
         largest = max(largest, width * column)
         if fitting < min(least, n - first) or largest > budget:
             return None
+        if shape.joins and n > _JOINED * width:
+            return None
         slabs.append(Columns(first, first + width, first if short else 0))
         first += width
         if not short and n - first > width:
             # Columns of one length: the slabs that follow are as wide, up to the last one.
-            firsts = range(first, n - width, width)
+            last = shape.buffers * width if shape.joins else width
+            firsts = range(first, n - last, width)
             slabs += map(Columns._make, zip(firsts, range(first + width, n, width), repeat(0)))
             first = slabs[-1].last
+            if shape.joins:
+                slabs.append(Columns(first, n, 0))
+                break
     if shape.buffers > max(1, len(slabs)):
         return None
-    held = 0 if n == 0 else shape.buffers * (largest + ALIGNMENT) + stream + shape.fixed_bytes
+    held = 0 if n == 0 else shape.buffers * largest + gaps + stream + shape.fixed_bytes
     ordered = tuple(reversed(slabs)) if shape.kind == "form q" else tuple(slabs)
     return SlabPlan(
         shape.kind, m, n, shape.dtype, ordered, shape.block, shape.buffers, held, memory

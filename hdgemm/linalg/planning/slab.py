@@ -140,7 +140,8 @@ class SlabPlan:
     block
         Columns of a stream block, at most; a block has columns of one slab only.
     slab_buffers
-        2 where loading and storing slabs overlaps the computation, else 1.
+        2 where loading and storing slabs overlaps the computation, else 1. A last slab that is
+        wider than the first takes the memory of all buffers.
     host_bytes
         Memory for slabs, stream blocks and transfers.
     host_limit
@@ -171,6 +172,8 @@ class SlabPlan:
         Bytes that are stored beside the slabs: R, less the reflectors that have no place.
     moved_rows
         Rows of each slab that are loaded, and that are stored; None for all.
+    held
+        A slab stays in memory until it has updated the next one, which does not read it.
     """
 
     kind: Kind
@@ -194,6 +197,7 @@ class SlabPlan:
     stores: bool = True
     beside: int = 0
     moved_rows: tuple[int, int] | None = None
+    held: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -275,6 +279,12 @@ class SlabPlan:
         """Return the slabs that are copied where some are finished: all but the next ones."""
         return self.slabs[done + self.slab_buffers :] if self.copied else ()
 
+    @property
+    def copied_columns(self) -> int:
+        """Columns of a strip of a slab that is copied, each row-major: half of a slab or more."""
+        half, aligned = -(-self.slabs[0].width // 2), max(1, ALIGNMENT // self.itemsize)
+        return -(-half // aligned) * aligned if half > aligned else half
+
     def banded(self, done: int) -> Columns:
         """Return the columns of A that are read by bands of rows where some slabs are finished:
         all, where the gaps between pieces of rows would be read anyway.
@@ -282,8 +292,44 @@ class SlabPlan:
         needed = Columns(self.slabs[done].first, self.n, 0)
         return Columns(0, self.n, 0) if self.gap_bytes(needed) <= GAP else needed
 
-    def streamed_bytes(self) -> list[int]:
-        """Return the bytes of the earlier columns that are read for each slab."""
+    def takes_all(self, number: int) -> bool:
+        """Say whether a slab takes the memory of all buffers."""
+        last = 0 < number == len(self.slabs) - 1 and self.kind in ("lu", "qr")
+        return last and self.slabs[-1].width > self.slabs[0].width
+
+    def holds_before(self, number: int, start: int = 0) -> bool:
+        """Say whether the slab before one is in memory when it updates that one.
+
+        Slab `start` is the first one of a run: an earlier run has finished those before it.
+        """
+        return self.held and number > start and not self.takes_all(number)
+
+    def streamed_bytes(self, start: int = 0) -> list[int]:
+        """Return the bytes of earlier columns that are read for each slab, from `start` on."""
+        return self.read_of(self.earlier_bytes(), start)
+
+    def read_of(self, earlier: list[int], start: int = 0) -> list[int]:
+        """Return the part of the `earlier_bytes` that is read for each slab, from `start` on.
+
+        The slab before one is not read where it is in memory.
+        """
+        if not self.held or start + 1 >= len(earlier):
+            return earlier[start:]
+        last = len(earlier) - 1
+        if self.kind == "cholesky":
+            slabs = self.slabs
+            rest = [
+                earlier[number] // slabs[number].first * slabs[number - 1].first
+                for number in range(start + 1, last + 1)
+            ]
+        else:
+            rest = earlier[start:last]
+        if self.takes_all(last):
+            rest[-1] = earlier[last]
+        return [earlier[start], *rest]
+
+    def earlier_bytes(self) -> list[int]:
+        """Return the bytes of the earlier columns that update each slab."""
         if self.kind == "cholesky":
             tops = [(slab.first, self.read_top(slab.first)) for slab in self.slabs]
             return [(self.n - top) * first * self.itemsize for first, top in tops]
@@ -338,13 +384,13 @@ class SlabPlan:
         """
         if self.moved_rows is not None:
             columns = sum(each.width for each in self.slabs[slab:]) * self.itemsize
-            streamed = sum(self.streamed_bytes()[slab:])
+            streamed = sum(self.streamed_bytes(slab))
             loaded, stored = (rows * columns for rows in self.moved_rows)
             return {"load1": streamed + loaded, "store2": stored, **link_bytes(self, slab)}
         rest, copies = self.slabs[slab:], self.copies(slab)
         copied = sum(map(self.nbytes, copies))
         read = (self.banded(slab),) if copies else rest
-        loaded = copied + sum(map(self.loaded_bytes, read)) + sum(self.streamed_bytes()[slab:])
+        loaded = copied + sum(map(self.loaded_bytes, read)) + sum(self.streamed_bytes(slab))
         final = sum(map(self.nbytes, self.interchanged[interchanged:]))
         stored = copied + sum(map(self.nbytes, rest)) + self.beside if self.stores else 0
         return {"load1": loaded + final, "store2": stored + final, **link_bytes(self, slab)}
@@ -462,7 +508,7 @@ def link_bytes(plan: SlabPlan, start: int = 0) -> dict[Stage, int]:
     """
     if not plan.devices or plan.kind == "copy":
         return {}
-    streamed = replace(plan, whole=False).streamed_bytes()
+    streamed = replace(plan, whole=False).earlier_bytes()
     count, up, down, earlier = len(plan.devices), 0, 0, 0
     for number, slab in enumerate(plan.slabs):
         if number >= start:

@@ -52,12 +52,16 @@ class SlabBuffers:
 
     def _allocate(self, plan: SlabPlan, out: StoredMatrix) -> None:
         array = None if plan.stores else out.operand.matrix.array
-        widest = max((self._lead(x) * x.width * plan.itemsize for x in plan.slabs), default=0)
-        self._slabs = (
-            [self._bytes(widest + ALIGNMENT) for _ in range(plan.slab_buffers)]
-            if array is None
-            else [array.reshape(-1).view(np.uint8)]
-        )
+        sizes = [self._lead(x) * x.width * plan.itemsize for x in plan.slabs]
+        if array is not None:
+            self._slabs = [array.reshape(-1).view(np.uint8)]
+        elif plan.takes_all(len(sizes) - 1):
+            each = (max(sizes[:-1]) + 2 * ALIGNMENT) // ALIGNMENT * ALIGNMENT
+            whole = self._bytes(each * plan.slab_buffers)
+            self._slabs = [whole[at * each :] for at in range(plan.slab_buffers)]
+        else:
+            each = max(sizes, default=0) + ALIGNMENT
+            self._slabs = [self._bytes(each) for _ in range(plan.slab_buffers)]
         if len(plan.slabs) > 1 or plan.reflectors:
             most = leading(plan.m, plan.m, plan.itemsize) * plan.itemsize * plan.block
             self.stream = [self._bytes(most + ALIGNMENT) for _ in range(STREAM_BUFFERS)]
@@ -76,8 +80,12 @@ class SlabBuffers:
         return self._locked[-1].array
 
     def slab(self, number: int, place: Columns) -> NDArray[Any]:
-        """Return the array of a slab: the number of a buffer follows from the slab's."""
-        return self._array(self._out, self._slabs[number % self._plan.slab_buffers], place)
+        """Return the array of a slab: the number of a buffer follows from the slab's.
+
+        The buffers follow one another in memory where a slab takes all of them.
+        """
+        buffer = 0 if self._plan.takes_all(number) else number % self._plan.slab_buffers
+        return self._array(self._out, self._slabs[buffer], place)
 
     def block(self, number: int, stored: StoredMatrix, place: Columns) -> NDArray[Any]:
         """Return the array of stored columns in a stream buffer."""

@@ -8,11 +8,13 @@ reads A once, and the slabs that do not fit the memory a second time.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hdgemm.errors import CancelledRunError
+from hdgemm.linalg.planning.slab import Columns
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.read_ahead import ReadAhead
 from hdgemm.matrices.transfer import ALIGNMENT, array_at, copy_rows, disk_pool
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.call.recorder import Recorder
-    from hdgemm.linalg.planning.slab import Columns, SlabPlan
+    from hdgemm.linalg.planning.slab import SlabPlan
     from hdgemm.linalg.slabs.slab import Slab
     from hdgemm.matrices.stored import StoredMatrix
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 class SlabCopies:
     """Loads the slabs of a plan that is `copied`, in their order.
 
-    With the first slab, one pass over A fills all slab buffers and copies the other slabs,
+    With the first slab, one pass over A fills all slab buffers and copies the others by strips,
     row-major, to the columns of the output where their factors will be stored; they are read from
     there.
 
@@ -61,20 +63,34 @@ class SlabCopies:
         self._a, self._plan, self._recorder = a, plan, recorder
         self._out = out.operand.matrix
         self._first, self._buffers = first, buffers
-        self._stopped = threading.Event()
+        self._stopped, self._lock = threading.Event(), threading.Lock()
+        self._passed: Future[None] | None = None
 
     def stop(self) -> None:
         """End the pass that runs, if one does, at the next band."""
         self._stopped.set()
 
     def load(self, slab: Slab) -> None:
-        """Fill a slab; with the first one the others in memory are filled."""
-        if slab.number == self._first[0].number:
-            self._pass(slab.number)
-        elif slab.number > self._first[-1].number:
+        """Fill a strip of a slab; with the first one all slabs in memory are filled."""
+        if slab.number <= self._first[-1].number:
+            self._pass_once()
+        else:
             nbytes = self._plan.nbytes(slab.place)
             with self._recorder.operation("load1", slab.number, nbytes=nbytes):
                 self._copy_of(slab.place).read(0, 0, slab.array)
+
+    def _pass_once(self) -> None:
+        """Make the pass, or wait for the thread that makes it."""
+        with self._lock:
+            first, self._passed = self._passed is None, self._passed or Future()
+        if first:
+            try:
+                self._pass(self._first[0].number)
+            except BaseException as error:
+                self._passed.set_exception(error)
+                raise
+            self._passed.set_result(None)
+        self._passed.result()
 
     def _copy_of(self, place: Columns) -> FileMatrix:
         """Return a row-major matrix in the bytes of some columns of the output."""
@@ -93,7 +109,13 @@ class SlabCopies:
         whole = self._plan.loaded_bytes(columns)
         rows = (self._buffers[0].nbytes - ALIGNMENT) // (columns.width * self._plan.itemsize)
         bands = [(top, min(top + rows, m)) for top in range(0, m, rows)]
-        copies = [(place, self._copy_of(place)) for place in self._plan.copies(number)]
+        step = self._plan.copied_columns
+        places = [
+            Columns(at, min(at + step, last), top)
+            for first, last, top in self._plan.copies(number)
+            for at in range(first, last, step)
+        ]
+        copies = [(place, self._copy_of(place)) for place in places]
 
         def move(band: tuple[int, int], buffer: int) -> None:
             if self._stopped.is_set():

@@ -52,7 +52,8 @@ def queue_slab(pipeline: SlabPipeline, slab: Slab, method: Factorisation) -> lis
     wide = _joined(pipeline.team, slab, spans)
     for number, block in enumerate(pipeline.earlier(slab), 1):
         for span in wide:
-            block.tasks.append(span.then(partial(method.update, span, block, number)))
+            update = partial(method.update, span, block, number)
+            block.tasks.append(span.then(update, *block.after))
     for span in spans:
         span.latest = next(x.latest for x in wide if span.place.first < x.place.last)
     _queue_panels(pipeline, spans, len(own), method)

@@ -42,7 +42,7 @@ class _Pass(NamedTuple):
     """One walk over slabs: their places, what fills one, and what checks one that is filled.
 
     They are filled by strips from `source`, where it is a matrix of contiguous columns; without
-    one, each is filled before it is yielded.
+    one, by strips of `columns`, or each as a whole.
     """
 
     number: int
@@ -50,6 +50,7 @@ class _Pass(NamedTuple):
     fill: Callable[[Slab], None]
     source: StoredMatrix | None = None
     check: Callable[[Slab], None] | None = None
+    columns: int = 0
 
 
 class SlabPipeline:
@@ -104,6 +105,9 @@ class SlabPipeline:
         #: Slabs of this pass that an earlier run has finished.
         self._first = self._done(0)
         self._stores: dict[int, Operations] = {}
+        #: Columns of slabs in memory that update the slab after each.
+        self._held: dict[int, list[FactoredColumns]] = {}
+        self._previous: Slab | None = None
         #: What each device holds of the slab that is updated.
         self.resident: Sequence[ResidentColumns] = ()
         self._block_tasks: list[list[Future[None]]] = [[] for _ in range(STREAM_BUFFERS)]
@@ -131,6 +135,7 @@ class SlabPipeline:
         if self._copies is not None:
             self._copies.stop()
         self._open.close()
+        self._previous, self._held = None, {}
 
     def _end_threads(self) -> None:
         for wait in (False, True):
@@ -140,18 +145,18 @@ class SlabPipeline:
     def slabs(self) -> Iterator[Slab]:
         """Yield each slab of A while it is loaded; store it when the caller asks for the next."""
         plan, done = self.plan, self._done(0)
-        fill, source = self._fill, None
+        fill, source, columns = self._fill, None, 0
         if fill is None and plan.copies(done):
             first = [self._slab(done + number, plan.slabs) for number in range(plan.slab_buffers)]
             self._copies = SlabCopies(
                 self._a, self._out, plan, self.recorder, first, self._buffers.stream
             )
-            fill = self._copies.load
+            fill, columns = self._copies.load, plan.copied_columns
         elif fill is None:
             fill = partial(self._read_slab, self._a, plan.loaded_bytes)
             # A matrix that is read from one triangle is loaded by pieces of rows in either order.
             source = None if plan.row_bytes else self._a
-        return self._pass(_Pass(0, plan.slabs, fill, source, self._check))
+        return self._pass(_Pass(0, plan.slabs, fill, source, self._check, columns))
 
     def below(self) -> Iterator[Slab]:
         """Yield the stored rows below each slab's own ones, and store them again."""
@@ -164,34 +169,62 @@ class SlabPipeline:
 
     def _pass(self, walk: _Pass) -> Iterator[Slab]:
         """Load, yield and store slabs; each buffer is loaded again when its slab is stored."""
-        start, buffers = self._done(walk.number), self.plan.slab_buffers
+        start = self._done(walk.number)
         self._pass_number, self._begun, self._stores = walk.number, set(), {}
-        self._first = start
+        self._first, self._held, self._previous = start, {}, None
         loading: deque[Slab] = deque()
-        for number in range(start, min(start + buffers, len(walk.places))):
-            self._begin_load(walk, number, loading)
+        following = start
         for number in range(start, len(walk.places)):
-            slab = loading[0]
-            if walk.source is None:
-                slab.wait_loaded()
+            while following < len(walk.places) and self._may_load(walk, following, number):
+                self._begin_load(walk, following, loading)
+                following += 1
+            slab = loading.popleft()
+            if walk.columns and number == start:
+                slab.wait_loaded()  # The copies pass through the memory of the stream.
             yield slab
             self._begin_store(slab)
-            if number + buffers < len(walk.places):
-                self._begin_load(walk, number + buffers, loading)
-            loading.popleft()
+            self._previous = slab
+        self._previous = None
         for stores in self._stores.values():
             wait_for(store for _, store in stores)
 
+    def _may_load(self, walk: _Pass, number: int, queued: int) -> bool:
+        """Say whether all operations on the memory of a slab are known: slabs up to number `queued`
+        (excluded) are queued.
+        """
+        replaced = self._replaced(walk, number)
+        last = replaced[-1]
+        if walk.number == 0 and self.plan.held and last < number - 1:
+            last += 1  # The slab that the replaced one updates.
+        return last < queued or replaced[-1] < self._first
+
+    def _replaced(self, walk: _Pass, number: int) -> range:
+        """Return the slabs that had the memory of a slab before."""
+        takes_all = walk.number == 0 and self.plan.takes_all(number)
+        first = number - self.plan.slab_buffers
+        return range(first, number if takes_all else first + 1)
+
     def _begin_load(self, walk: _Pass, number: int, loading: deque[Slab]) -> None:
-        """Load a slab when its buffer is stored and the slab ahead, the last one, is loaded."""
+        """Load a slab when its memory is free, and the slab ahead, the last one, is loaded."""
         slab = self._slab(number, walk.places)
-        before = self._stores.get(number - self.plan.slab_buffers, [])
-        after = [done for _, done in (*before, *(loading[-1].loads if loading else ()))]
-        for strip in slab.strips(walk.source):
+        ahead = [done for _, done in (loading[-1].loads if loading else ())]
+        replaced, buffers = self._replaced(walk, number), self.plan.slab_buffers
+        for strip in slab.strips(walk.source, walk.columns):
+            after = [*ahead]
+            for other in replaced:
+                # Where several slabs are replaced, this one begins with the first buffer.
+                before = other % buffers * self.plan.slabs[0].width if len(replaced) > 1 else 0
+                if slab.place.first + before < strip.place.last:
+                    after += self._uses(other)
             load = self._loading.submit(self._load, walk, strip, after)
             load.add_done_callback(lambda _: self.team.wake())
             slab.loads.append((strip.place, load))
         loading.append(slab)
+
+    def _uses(self, number: int) -> list[Future[None]]:
+        """Return the operations after which the memory of a slab is free."""
+        stores = [done for _, done in self._stores.get(number, [])]
+        return stores + [done for block in self._held.get(number, []) for done in block.tasks]
 
     def _begin_store(self, slab: Slab) -> None:
         """Store a slab by strips, as soon as they are computed; a durable one as a whole."""
@@ -222,9 +255,17 @@ class SlabPipeline:
         return f"{axis} 0:{last} of {name} are overwritten{partly}, the others are as they were"
 
     def earlier(self, slab: Slab) -> Iterator[FactoredColumns]:
-        """Yield the stored columns left of a slab, from left to right; each until the next one."""
+        """Yield the factored columns left of a slab, from left to right; each until the next one.
+
+        Those of the slab before are taken from memory, where it is held; others are read.
+        """
         reads: deque[Future[FactoredColumns]] = deque()
+        held: list[FactoredColumns] = []
+        holds = self.plan.holds_before(slab.number, self._first)
         for number, (earlier, place) in enumerate(self.plan.blocks(slab.number), 1):
+            if holds and self._previous is not None and earlier == slab.number - 1:
+                held.append(self._previous.part(place))
+                continue
             if len(reads) == STREAM_BUFFERS:
                 yield reads.popleft().result()
             buffer = self._blocks % STREAM_BUFFERS
@@ -239,6 +280,8 @@ class SlabPipeline:
             reads.append(self._reading.submit(self._read_block, step, block, array, after))
         while reads:
             yield reads.popleft().result()
+        self._held[slab.number - 1] = held
+        yield from held
 
     def _load(self, walk: _Pass, strip: Slab, after: Iterable[Future[None]]) -> None:
         """Fill a strip of a slab, and check it."""

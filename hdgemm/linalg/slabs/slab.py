@@ -56,14 +56,24 @@ class Slab:
     loads: Operations = field(default_factory=list)
     tasks: Operations = field(default_factory=list)
 
+    def part(self, place: Columns) -> FactoredColumns:
+        """Return some factored columns, which update the next slab."""
+        first, _, top = self.place
+        array = self.array[place.top - top :, place.first - first : place.last - first]
+        # The last task on a span follows all others on it.
+        last = {x: done for x, done in self.tasks if x.first < place.last and place.first < x.last}
+        return FactoredColumns(self.number, place, array, tuple(last.values()))
+
     def wait_loaded(self) -> None:
         """Return when all columns are loaded."""
         wait_for(load for _, load in self.loads)
 
-    def strips(self, stored: StoredMatrix | None) -> list[Slab]:
-        """Cut the slab into strips that are contiguous in a matrix; where it has none, into one."""
+    def strips(self, stored: StoredMatrix | None, columns: int = 0) -> list[Slab]:
+        """Cut the slab into strips that are contiguous in a matrix; where it has none, into strips
+        of `columns`, or into one.
+        """
         (first, last, top), (rows, width) = self.place, self.array.shape
-        itemsize = self.array.itemsize
+        itemsize, width = self.array.itemsize, columns or width
         if stored is not None and stored.order == "F" and stored.chunks is None:
             width = max(1, BLOCK_BYTES // max(1, rows * itemsize))
             aligned = max(1, ALIGNMENT // itemsize)
@@ -83,12 +93,14 @@ class Slab:
 class FactoredColumns:
     """Earlier columns in memory, a part of slab `slab`; `array` has the rows from ``place.top`` on.
 
-    Its memory is used again when its `tasks` are done.
+    They are factored when the operations `after` have ended. Their memory is used again when their
+    `tasks` are done.
     """
 
     slab: int
     place: Columns
     array: NDArray[Any]
+    after: tuple[Future[None], ...] = ()
     tasks: list[Future[None]] = field(default_factory=list)
 
 
