@@ -30,6 +30,9 @@ _SEE_ALSO = re.compile(
     r'(<details class="see-also"[^>]*>\s*<summary>.*?</summary>)\s*<p>(.*?)</p>', re.DOTALL
 )
 _ENTRY = re.compile(r"^(\S[^:]*) : (.*(?:\n(?!\S[^:]* : ).*)*)", re.MULTILINE)
+#: Code within a sentence, and the options of a command in it, which no line may break.
+_INLINE_CODE = re.compile(r"<code>[^<\n]+</code>")
+_OPTION = re.compile(r"(?<=[\s>])(--[a-z][\w-]*)")
 
 
 def public_names() -> Iterator[str]:
@@ -86,7 +89,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Make "See Also" of a function's page a list with links; mkdocs calls this for every page."""
+    """Mark options in the text, and make "See Also" of a function's page a list with links."""
+    html = _INLINE_CODE.sub(lambda code: _OPTION.sub(r"<span>\1</span>", code[0]), html)
     room = page.file.src_uri.rpartition("/")[2].removesuffix(".md").rpartition(".")[0]
     if not page.file.src_uri.startswith("reference/names/"):
         return html

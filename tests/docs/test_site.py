@@ -7,12 +7,13 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import hdgemm
 from bench import figures
-from docs.site_hooks import documented_path
+from docs.site_hooks import documented_path, on_page_content
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(ROOT.glob("*.md"))
@@ -40,6 +41,13 @@ def test_the_site_builds_in_strict_mode(tmp_path):
         assert f'id="{documented_path(name)}"' in page
         assert 'doc-symbol-module"' not in page
         assert not re.search(r'<(script|link)[^>]+(src|href)="https?://', page), "no other hosts"
+
+
+def test_no_line_breaks_an_option_of_a_command():
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="faq.md"))
+    html = "<p><code>hdgemm plan --host-memory 1GB</code> --plain</p><pre><code>a\n--b</code></pre>"
+    marked = html.replace("--host-memory", "<span>--host-memory</span>")
+    assert on_page_content(html, page) == marked
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
