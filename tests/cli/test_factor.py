@@ -378,6 +378,7 @@ def test_the_plan_of_reflectors_in_an_array_has_the_bytes_of_r(tmp_path, shape, 
 
 @pytest.mark.parametrize("routine", ["qr", "lu_factor", "cholesky"])
 def test_the_plan_of_an_array_on_devices_is_the_plan_that_runs(routine):
+    pytest.importorskip("pyopencl", reason="needs the extra opencl")
     a, reports = np.random.default_rng(0).standard_normal((40, 40)), []
     options = Options(devices="opencl:0", host_memory="200MB")
     shown = linalg.plan(routine, a, options=options)
