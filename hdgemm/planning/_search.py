@@ -112,8 +112,7 @@ def _shortlist(case: Case, shapes: Shapes, bound: Seconds) -> list[Shape]:
     best = Shapes.join([shapes.take(order[:_SHORTLIST]).halved(times) for times in halvings])
     merits = _merits(case, best)
     found: dict[tuple[object, ...], Shape] = {}
-    for index in np.argsort(merits, kind="stable"):
-        shape = best.shape(int(index))
+    for shape in best.ordered(np.argsort(merits, kind="stable")):
         cut = (shape.tile, shape.a_depth, shape.b_depth, shape.bars, shape.halvings > 0)
         found.setdefault(cut, shape)
         if len(found) == _TRIALS:

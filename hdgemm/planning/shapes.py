@@ -147,9 +147,14 @@ class Shapes(NamedTuple):
 
     def shape(self, index: int) -> Shape:
         """Return one of the shapes."""
-        mb, nb, kb, a_depth, b_depth, rows, a, b, c, halvings = (int(x[index]) for x in self)
-        bars: Bars = "rows" if rows else "columns"
-        return Shape((mb, nb, kb), a_depth, b_depth, (a, b, c), bars, halvings)
+        return next(self.ordered(np.array([index])))
+
+    def ordered(self, order: NDArray[np.int64]) -> Iterator[Shape]:
+        """Yield the shapes at these indices."""
+        fields = (field[order].tolist() for field in self)
+        for mb, nb, kb, a_depth, b_depth, rows, a, b, c, halvings in zip(*fields, strict=True):
+            bars: Bars = "rows" if rows else "columns"
+            yield Shape((mb, nb, kb), a_depth, b_depth, (a, b, c), bars, halvings)
 
 
 def least_need(case: Case, shapes: Shape | Shapes) -> Need:

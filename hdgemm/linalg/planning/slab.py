@@ -555,8 +555,8 @@ def _text(plan: SlabPlan) -> str:
 
 def _updates(plan: SlabPlan) -> list[str]:
     """Return the devices of the updates, where they do not run on the host."""
-    moved = plan.planned_bytes
-    if "load2" not in moved:
+    moved = link_bytes(plan)
+    if not moved:
         return []
     names = ", ".join(plan.devices)
     up, down = (format_size(moved[stage]) for stage in ("load2", "store1"))
@@ -565,7 +565,8 @@ def _updates(plan: SlabPlan) -> list[str]:
 
 def _summary(plan: SlabPlan) -> dict[str, Any]:
     """Return shape, slabs, memory and expectations as plain values, for reports."""
-    moved = plan.planned_bytes
+    found = terms(plan)
+    moved = found["planned_bytes"]
     return {
         "kind": plan.kind,
         "m": plan.m,
@@ -575,7 +576,7 @@ def _summary(plan: SlabPlan) -> dict[str, Any]:
         "slab_buffers": plan.slab_buffers,
         "slab_columns": max((slab.width for slab in plan.slabs), default=0),
         "block_columns": plan.block,
-        **terms(plan),
+        **found,
         **({"devices": list(plan.devices)} if plan.devices else {}),
         **{_LINK[stage]: moved[stage] for stage in _LINK if stage in moved},
     }
