@@ -175,3 +175,13 @@ def test_a_durable_run_with_held_slabs_goes_on_to_the_same_bits(tmp_path, monkey
     call_of(name, tmp_path / "F.npy", **command)(tmp_path / "A.npy")
     expected, found = (np.load(tmp_path / f"{each}.npy") for each in ("expected", "F"))
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_rows_of_u_beside_wide_blocks(tmp_path, dtype):
+    """Blocks of 211 columns are solved by halves."""
+    a = random_matrix(450, 450, dtype)
+    np.save(tmp_path / "A.npy", a)
+    options = hdgemm.Options(tile=(1, 225, 211), host_memory="30MB")
+    lu, pivots = lu_factor(tmp_path / "A.npy", out=tmp_path / "LU.npy", options=options)
+    assert ratio_of(np.array(lu), pivots, a) < SOUND
