@@ -30,6 +30,8 @@ _SEE_ALSO = re.compile(
     r'(<details class="see-also"[^>]*>\s*<summary>.*?</summary>)\s*<p>(.*?)</p>', re.DOTALL
 )
 _ENTRY = re.compile(r"^(\S[^:]*) : (.*(?:\n(?!\S[^:]* : ).*)*)", re.MULTILINE)
+#: Words of docstrings that lead to the list of these keywords.
+_KEYWORDS = "Keywords of every call"
 #: Code within a sentence, and the options of a command in it, which no line may break.
 _INLINE_CODE = re.compile(r"<code>[^<\n]+</code>")
 _OPTION = re.compile(r"(?<=[\s>])(--[a-z][\w-]*)")
@@ -61,7 +63,11 @@ def on_config(config: Any) -> Any:
     """Add the pages of the public names; without a repository there is nothing to edit."""
     if not config.repo_url:
         config.edit_uri = None
-    pages = [{name: f"reference/names/{name}.md"} for name in public_names()]
+    packages: dict[str, list[dict[str, str]]] = {package: [] for package in PACKAGES}
+    for name in public_names():
+        package, _, last = name.rpartition(".")
+        packages[package].append({last: f"reference/names/{name}.md"})
+    pages = [{package: names} for package, names in packages.items()]
     reference = next(part["Reference"] for part in config.nav if "Reference" in part)
     reference.append({"Functions and classes": pages})
     return config
@@ -89,11 +95,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Mark options in the text, and make "See Also" of a function's page a list with links."""
+    """Mark options in the text; on a function's page make links of "See Also" and keywords."""
     html = _INLINE_CODE.sub(lambda code: _OPTION.sub(r"<span>\1</span>", code[0]), html)
     room = page.file.src_uri.rpartition("/")[2].removesuffix(".md").rpartition(".")[0]
     if not page.file.src_uri.startswith("reference/names/"):
         return html
+    html = html.replace(_KEYWORDS, f'<a href="../../library/#calls">{_KEYWORDS}</a>')
     return _SEE_ALSO.sub(lambda found: f"{found[1]}{_links(found[2], room)}", html)
 
 

@@ -40,6 +40,7 @@ def test_the_site_builds_in_strict_mode(tmp_path):
         page = (names / name / "index.html").read_text(encoding="utf-8")
         assert f'id="{documented_path(name)}"' in page
         assert 'doc-symbol-module"' not in page
+        assert ('href="../../library/#calls"' in page) == ("Keywords of every call" in page)
         assert not re.search(r'<(script|link)[^>]+(src|href)="https?://', page), "no other hosts"
 
 
