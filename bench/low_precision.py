@@ -28,7 +28,7 @@ from hdgemm.options import parse_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Dtypes of files, with those of the arithmetic, whose files they are compared with.
+#: Dtypes of files, with the dtypes of the arithmetic, whose files they are compared with.
 NARROW: Final = {name: CONVERTED[name] for name in ("int8", "float16", "bfloat16")}
 DTYPES: Final = (*dict.fromkeys(NARROW.values()), *NARROW)
 #: Columns of B where reading limits.

@@ -77,7 +77,7 @@ class RepeatedPart:
 
     @property
     def expected_seconds(self) -> float | None:
-        """Expected duration of all parts; None where that of one is not known."""
+        """Expected duration of all parts; None where one part's is not known."""
         seconds = self.each.expected_seconds
         return None if seconds is None else self.count * seconds
 

@@ -23,7 +23,7 @@ _STRIP: Final = 1 << 16
 
 
 def copy_converted(out: NDArray[Any], source: NDArray[Any]) -> None:
-    """Copy a matrix and convert its elements to those of `out`, by NumPy's rule ``same_kind``."""
+    """Copy a matrix and convert its elements to `out`'s dtype, by NumPy's rule ``same_kind``."""
     if out.strides[0] < out.strides[1]:
         out, source = out.T, source.T
     by_rows = source.strides[0] >= source.strides[1]

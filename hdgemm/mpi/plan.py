@@ -192,8 +192,7 @@ def plan(
     ranks
         Processes.
     dtype
-        Of the stored elements; those of low precision and integers are converted when they are
-        read.
+        Of the stored elements; low precision and integers are converted when they are read.
     grid, nb
         As in `solve`.
     host_memory

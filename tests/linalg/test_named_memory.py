@@ -34,7 +34,7 @@ def test_the_memory_named_by_a_refusal_is_the_least_that_works(routine: str, n: 
     ],
 )
 def test_the_memory_named_has_room_for_all_parts(routine: str, shape: tuple[int, int]) -> None:
-    """The memory named was that of the part that was planned first."""
+    """The memory named was the need of the part that was planned first."""
     named = refused(routine, shape, 40_000_000)
     plan(routine, shape, options=Options(host_memory=named))
     assert refused(routine, shape, named - named // 100) == named

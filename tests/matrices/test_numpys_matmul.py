@@ -82,7 +82,7 @@ class TestNumPysMatmul(numpys.TestMatmul):
     vars().update(dict.fromkeys(REFUSED))  # pytest collects no test that is None
 
     def test_out_arg(self):
-        # NumPy's own, whose message for an integer `out` is that of a ufunc.
+        # NumPy's own test, which expects a ufunc's message for an integer `out`.
         a, b = np.ones((5, 2)), np.array([[1.0, 3.0], [5.0, 7.0]])
         for out in (np.zeros((5, 2)), np.zeros((5, 2), complex)):
             assert self.matmul(a, b, out) is out

@@ -122,7 +122,7 @@ def check_interruptions(group, name, small, bits):
 
 
 def check_cholesky(group, grid, dtype, nb, width, lower):
-    """One triangle is read; the factor is that of one machine, and the same bits go on."""
+    """One triangle is read; the factor is one machine's, and the same bits go on."""
     n = 3 * width + 3
     a, _ = stored_pair(group, folder, dtype, n, 1, "C")
     spd = (a @ a.conj().T + np.eye(n)).astype(dtype)

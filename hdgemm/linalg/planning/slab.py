@@ -254,7 +254,7 @@ class SlabPlan:
 
     @property
     def _exact(self) -> Any:
-        """A type of the bytes of all columns: those of a large matrix need more than 64 bits."""
+        """A type of the bytes of all columns: a large matrix needs more than 64 bits."""
         return np.int64 if self.m * self.n * self.itemsize < _MOST_BYTES else object
 
     def nbytes(self, columns: Columns) -> int:
