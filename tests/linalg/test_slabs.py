@@ -9,7 +9,7 @@ import pytest
 
 import hdgemm
 from hdgemm.linalg import cholesky, lu_factor, qr, solve
-from hdgemm.linalg.planning import factors as factor_plan
+from hdgemm.linalg.planning import factors as factor_plan, slab as slab_plan
 from hdgemm.linalg.planning.search import plan_slabs
 from hdgemm.linalg.planning.slab import Columns
 from hdgemm.linalg.slabs import cholesky as cholesky_elimination, lu as lu_elimination, slab
@@ -143,11 +143,13 @@ def test_a_slab_that_is_held_gives_the_bits_of_one_that_is_read(
     assert found[1][1] < found[0][1]
 
 
+@pytest.mark.parametrize("gap", [0, slab_plan.GAP], ids=["pieces", "gaps"])
 @pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize("shape", [(N, N), (120, 100), (N, 90)])
 def test_the_last_slab_in_the_memory_of_both_buffers(
-    tmp_path, monkeypatch, strip_bytes, shape, copied
+    tmp_path, monkeypatch, strip_bytes, shape, copied, gap
 ):
+    monkeypatch.setattr(slab_plan, "GAP", gap)
     a, reports = random_matrix(*shape, "float64"), []
     np.save(tmp_path / "A.npy", a)
     monkeypatch.setattr(slab, "BLOCK_BYTES", strip_bytes)

@@ -285,6 +285,19 @@ class SlabPlan:
         half, aligned = -(-self.slabs[0].width // 2), max(1, ALIGNMENT // self.itemsize)
         return -(-half // aligned) * aligned if half > aligned else half
 
+    @property
+    def loaded_columns(self) -> int:
+        """Columns of a strip of a row-major slab that is loaded from A: those of one buffer.
+
+        0 where slabs are loaded whole: strips would read gaps between pieces of rows several times.
+        """
+        if not self.takes_all(len(self.slabs) - 1):
+            return 0
+        (first, last, top), step = self.slabs[-1], self.slabs[0].width
+        strips = [Columns(at, min(at + step, last), top) for at in range(first, last, step)]
+        whole = self.loaded_bytes(self.slabs[-1])
+        return step if sum(map(self.loaded_bytes, strips)) == whole else 0
+
     def banded(self, done: int) -> Columns:
         """Return the columns of A that are read by bands of rows where some slabs are finished:
         all, where the gaps between pieces of rows would be read anyway.

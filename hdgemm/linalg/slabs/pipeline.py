@@ -154,6 +154,7 @@ class SlabPipeline:
             fill, columns = self._copies.load, plan.copied_columns
         elif fill is None:
             fill = partial(self._read_slab, self._a, plan.loaded_bytes)
+            columns = plan.loaded_columns
             # A matrix that is read from one triangle is loaded by pieces of rows in either order.
             source = None if plan.row_bytes else self._a
         return self._pass(_Pass(0, plan.slabs, fill, source, self._check, columns))
@@ -179,7 +180,7 @@ class SlabPipeline:
                 self._begin_load(walk, following, loading)
                 following += 1
             slab = loading.popleft()
-            if walk.columns and number == start:
+            if number == start and walk.number == 0 and self._copies is not None:
                 slab.wait_loaded()  # The copies pass through the memory of the stream.
             yield slab
             self._begin_store(slab)
