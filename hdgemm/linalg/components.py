@@ -12,7 +12,7 @@ from hdgemm.call.input_checks import reads_unchanged
 from hdgemm.call.operands import absolute, open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
-from hdgemm.call.run import folder_of, open_run
+from hdgemm.call.run import folder_of, open_run, plan_parts
 from hdgemm.errors import InputError
 from hdgemm.linalg._krylov_iteration import KrylovIteration, ValuePlans, largest
 from hdgemm.linalg.planning.dense import plan_dense
@@ -311,12 +311,14 @@ class PlannedComponents:
     ) -> Self:
         """Check the request and plan it, with a block of Krylov's iteration of some columns."""
         request.check(source)
-        n, dtype = source.shape[1], source.dtype.newbyteorder("=")
-        fit: _Fit = (
-            _CentredTriplets.of(source, run, request, block)
-            if request.by_krylov(n)
-            else _CentredTriangle.of(source, run, standardize=request.standardize)
-        )
+        (m, n), dtype = source.shape, source.dtype.newbyteorder("=")
+
+        def plan(run: OpenRun) -> _Fit:
+            if request.by_krylov(n):
+                return _CentredTriplets.of(source, run, request, block)
+            return _CentredTriangle.of(source, run, standardize=request.standardize)
+
+        fit = plan_parts(f"pca of a {m}×{n} {dtype} matrix", plan, run)
         return cls(source, request, fit, facts_of("pca", source.shape, dtype.name, run.options))
 
     def find(self, passes: Passes) -> tuple[Components, dict[str, Any]]:

@@ -41,8 +41,8 @@ _SHORT: Final = 0.01
 _BETTER: Final = 2_000
 _SHORTLIST: Final = 200
 _TRIALS: Final = 32
-#: Shapes whose prices are in memory at once: some 10 MB.
-_BATCH: Final = 8192
+#: Shapes that are fitted and priced at once: some 5 MB.
+_BATCH: Final = 4096
 #: A step takes more than `_DEEPEST_STEP` of k where k would be cut into more steps than this.
 _MANY_STEPS: Final = 500_000
 #: Bytes from which on a tile is larger than any memory: its bytes may exceed 64 bits.
@@ -124,9 +124,11 @@ def fitting(case: Case, least: int, slots: SlotChoices, c_slots: int) -> Iterato
     """Yield all shapes with extents from `least` up that fit with these slots, in parts."""
     problem = case.problem
     for base in grid(problem, case.device, least, _deepest(problem, least)):
-        found = _with_slots(case, _possible(case, base), slots, c_slots)
-        if len(found.mb):
-            yield found
+        for start in range(0, len(base.mb), _BATCH):
+            part = _possible(case, base.take(slice(start, start + _BATCH)))
+            found = _with_slots(case, part, slots, c_slots)
+            if len(found.mb):
+                yield found
 
 
 def _possible(case: Case, shapes: Shapes) -> Shapes:

@@ -31,6 +31,7 @@ def test_the_memory_named_by_a_refusal_is_the_least_that_works(routine: str, n: 
         ("ridge", (10**4, 10**4)),
         ("lstsq", (10**4, 2 * 10**4)),
         ("qr", (10**6, 10**6)),
+        ("pca", (100, 10**9)),
     ],
 )
 def test_the_memory_named_has_room_for_all_parts(routine: str, shape: tuple[int, int]) -> None:
