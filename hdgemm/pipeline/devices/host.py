@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hdgemm.machine.limits import cores
-from hdgemm.pipeline.devices.host_blas import Gemm, routine_for
+from hdgemm.pipeline.devices.host_blas import SINGLE_THREADED, Gemm, routine_for
 from hdgemm.pipeline.devices.host_queue import GemmQueue, draws_blocks
 from hdgemm.pipeline.devices.page_buffer import PageBuffer
 from hdgemm.pipeline.devices.protocol import DONE, first_byte, view
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 #: Multiply-adds from which a product is cut into blocks; threaded BLAS takes smaller ones.
 _WORTH_DRAWING: Final = 1 << 28
+#: Rows or columns of C up to which BLAS multiplies a tile that was loaded in one thread: loading
+#: takes longer, and calls in two threads took 10 times as long on busy cores, 50 times for one
+#: column.
+_FEW: Final = 16
 
 
 class HostDevice:
@@ -99,7 +103,8 @@ class HostDevice:
             return self._queue.submit(gemm, (a, b, c))
         else:
             self.synchronize()
-            gemm.run()
+            with SINGLE_THREADED if _is_streamed(gemm, a, b) else nullcontext():
+                gemm.run()
         return DONE
 
     def trsm(self, a: Block, b: Block, form: Triangle, after: After) -> Completion:
@@ -204,6 +209,12 @@ def _gemm(alpha: complex, a: Block, b: Block, beta: complex, c: Block) -> Gemm:
         _address(c),
         c.tile.ld,
     )
+
+
+def _is_streamed(gemm: Gemm, a: Block, b: Block) -> bool:
+    """Say whether a loaded tile is multiplied by a few rows or columns."""
+    larger = a if gemm.m >= gemm.n else b
+    return min(gemm.m, gemm.n) <= _FEW and not isinstance(larger.tile.buffer, np.ndarray)
 
 
 def _address(block: Block) -> int:

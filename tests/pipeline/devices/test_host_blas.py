@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+import hdgemm
 from hdgemm.errors import InputError
 from hdgemm.pipeline.devices import host_blas
 from hdgemm.pipeline.devices.host_blas import SINGLE_THREADED, Gemm, Routine, routine_for
@@ -116,3 +117,27 @@ class TestSingleThreaded:
                 os._exit(0 if set(blas_threads()) == {2} else 1)
             assert os.waitpid(child, 0)[1] == 0
         assert set(blas_threads()) == {2}
+
+
+@pytest.mark.parametrize(
+    ("shape", "loaded", "threads"),
+    [((40, 16), True, 1), ((3, 40), True, 1), ((40, 17), True, 2), ((40, 16), False, 2)],
+)
+def test_few_columns_of_loaded_tiles_are_multiplied_in_one_thread(
+    monkeypatch, tmp_path, two_threads, shape, loaded, threads
+):
+    m, n, k = *shape, 50
+    a, b = np.ones((m, k)), np.ones((k, n))
+    if loaded:
+        np.save(tmp_path / "A.npy", a)
+        np.save(tmp_path / "B.npy", b)
+        a, b = tmp_path / "A.npy", tmp_path / "B.npy"
+    seen, run = [], Gemm.run
+    monkeypatch.setattr(Gemm, "run", lambda gemm: (seen.extend(blas_threads()), run(gemm)))
+    options = hdgemm.Options(devices="host", tile=(min(m, 20), n, 25))
+    if loaded:
+        hdgemm.multiply(a, b, out=tmp_path / "C.npy", options=options)
+    else:
+        hdgemm.multiply(a, b, out=np.empty((m, n)), options=options)
+    assert set(seen) == {threads}
+    assert set(blas_threads()) == {2}
