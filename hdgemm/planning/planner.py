@@ -36,6 +36,8 @@ _MOST_TILES: Final = 1 << 50
 #: so many seconds for each operation of a plan that is built and simulated.
 _WORTH: Final = 0.01
 _MOST_SECONDS: Final = 0.15
+#: The same for a forced tile: there is nothing to choose.
+_FORCED_SECONDS: Final = 0.01
 _OPERATION_SECONDS: Final = 25e-6
 #: A run that takes longer is compared with one that has so many times the memory.
 _SLOW_SECONDS: Final = 10.0
@@ -147,10 +149,12 @@ def _fastest(case: Case, shapes: Sequence[Shape]) -> Plan:
 
     The simulation finds what the closed form averages, above all stalls where a bar turns. How
     many shapes are simulated depends on counts only, so that the same call gives the same plan.
+    A single shape is simulated where it has few operations.
     """
     prices = price(case, Shapes.of(shapes[0]))
     first = replace(build_plan(case, shapes[0]), expected=prices.expectation(0))
-    left = min(_MOST_SECONDS, _WORTH * float(prices.seconds[0]))
+    most = _MOST_SECONDS if len(shapes) > 1 else _FORCED_SECONDS
+    left = min(most, _WORTH * float(prices.seconds[0]))
     best: Plan | None = None
     for shape in shapes:
         plan = first if best is None else build_plan(case, shape)

@@ -138,12 +138,12 @@ def test_a_first_calibration_is_a_phase_of_its_own(files, tmp_path, monkeypatch)
         (InputTypeError, "uint64", lambda: hdgemm.linalg.plan("lu", 10, dtype="uint64")),
         (
             InputTypeError,
-            "no argument assum_a: it has assume_a, lower, transposed, refine, overwrite_a",
+            "no argument assum_a; it takes assume_a, lower, transposed, refine, overwrite_a",
             lambda: hdgemm.linalg.plan("solve", 10, assum_a="pos"),
         ),
         (
             InputTypeError,
-            "no argument lower, mode: it has none",
+            "no argument lower, mode; it takes dtype",
             lambda: hdgemm.linalg.plan("lstsq", (10, 2), mode="r", lower=True),
         ),
         (InputError, "refine must be", lambda: hdgemm.linalg.plan("solve", 9, refine="float16")),
