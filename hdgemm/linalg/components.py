@@ -17,7 +17,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg._krylov_iteration import KrylovIteration, ValuePlans, largest
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
-from hdgemm.linalg.planning.rows import rows_for, triangle_work
+from hdgemm.linalg.planning.rows import r_factor_work, rows_for
 from hdgemm.linalg.results import Result, open_results, outputs_of
 from hdgemm.linalg.rows.checkpoint import (
     RunLimits,
@@ -29,9 +29,10 @@ from hdgemm.linalg.rows.checkpoint import (
 from hdgemm.linalg.rows.column_moments import ColumnMoments
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import NormalProduct, StoredProduct, product_work
+from hdgemm.linalg.rows.r_factor import RFactor
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
-from hdgemm.linalg.rows.tsqr import ProjectedTriangle, Triangle
+from hdgemm.linalg.rows.tsqr import ProjectedTriangle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,7 +209,7 @@ class _CentredTriangle:
     def of(cls, source: StoredMatrix, run: OpenRun, *, standardize: bool) -> Self:
         """Plan the pass and the decomposition."""
         rows = TallRows(source, source.dtype.newbyteorder("="), ones=True)
-        reading = rows_for(rows.shape, [triangle_work(rows.shape)], folder_of(source), run)
+        reading = rows_for(rows.shape, [r_factor_work(rows.shape)], folder_of(source), run)
         dense = plan_dense("SVD of R", rows.shape.n, rows.dtype, run, vectors=True)
         return cls(rows, reading, dense, standardize, RunLimits.of(run))
 
@@ -221,7 +222,7 @@ class _CentredTriangle:
         """Return the decomposition."""
         rows, (m, n) = self.rows, self.rows.a.shape
         shift = estimated_mean(rows.a, rows.dtype)
-        triangle = Triangle.zeros(n + 1, 0, rows.dtype)
+        triangle = RFactor(n + 1, rows.dtype)
         passes.reduce(replace(rows, shift=shift), [triangle], self.reading)
         mean = shift + triangle.r[0, 1:] / triangle.r[0, 0]
         r, scale = np.asfortranarray(triangle.r[1:, 1:]), None

@@ -17,14 +17,14 @@ from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run, plan_parts
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.dense import plan_dense
-from hdgemm.linalg.planning.rows import rows_for, triangle_work, vectors_bytes
+from hdgemm.linalg.planning.rows import r_factor_work, rows_for, vectors_bytes
 from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.checkpoint import RunLimits, durable_rows, resumed
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import StoredProduct, product_work
+from hdgemm.linalg.rows.r_factor import RFactor
 from hdgemm.linalg.rows.source import TallRows, tall_view
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
-from hdgemm.linalg.rows.tsqr import Triangle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -219,7 +219,7 @@ def two_passes(
 
     def plans(run: OpenRun) -> tuple[RowPlan, DensePlan, RowPlan]:
         return (
-            rows_for(shape, [triangle_work(shape)], folder, run),
+            rows_for(shape, [r_factor_work(shape)], folder, run),
             plan_dense("SVD of R", shape.n, rows.dtype, run, vectors=True),
             rows_for(shape, [multiplying], folder, run),
         )
@@ -257,7 +257,7 @@ class _PseudoInverse:
             passes = Passes(self.how.watch, sum(plan.flops for plan in self.plans), durable)
             target = self.result.opened(stack)
             stack.enter_context(input_unchanged(self.source, target.stored))
-            triangle = Triangle.zeros(dense.n, 0, self.rows.dtype)
+            triangle = RFactor(dense.n, self.rows.dtype)
             passes.reduce(self.rows, [triangle], reading)
             found = passes.dense(dense, lambda: TriangleSvd.of(triangle.r))
             absolute, relative = self.tolerances

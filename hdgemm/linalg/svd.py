@@ -18,15 +18,15 @@ from hdgemm.call.run import folder_of, open_run, plan_parts
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.linalg.pinv import two_passes
 from hdgemm.linalg.planning.dense import plan_dense
-from hdgemm.linalg.planning.rows import rows_for, triangle_work
+from hdgemm.linalg.planning.rows import r_factor_work, rows_for
 from hdgemm.linalg.results import Result, open_results, outputs_of
 from hdgemm.linalg.rows.checkpoint import RunLimits, durable_rows, place_of, resumed
 from hdgemm.linalg.rows.passes import Passes
+from hdgemm.linalg.rows.r_factor import RFactor
 from hdgemm.linalg.rows.source import TallRows, tall_view
 from hdgemm.linalg.rows.sums import Gram, gram_work
 from hdgemm.linalg.rows.tall_svd import TallSvd
 from hdgemm.linalg.rows.triangle_svd import triangle_values
-from hdgemm.linalg.rows.tsqr import Triangle
 from hdgemm.units import format_size
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def prepare_values(
         dtype = source.dtype.newbyteorder("=")
         rows = TallRows(view, dtype, check_finite=check_finite, transposed=wide)
         n = view.shape[1]
-        work = (gram_work if method == "gram" else triangle_work)(rows.shape)
+        work = (gram_work if method == "gram" else r_factor_work)(rows.shape)
         name = "eigenvalues of A^H·A" if method == "gram" else "SVD of R"
 
         def plans(run: OpenRun) -> tuple[RowPlan, DensePlan]:
@@ -302,7 +302,7 @@ def prepare_values(
 def _triangle_values(
     rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes
 ) -> NDArray[Any]:
-    triangle = Triangle.zeros(dense.n, 0, rows.dtype)
+    triangle = RFactor(dense.n, rows.dtype)
     passes.reduce(rows, [triangle], reading)
     return passes.dense(
         dense,

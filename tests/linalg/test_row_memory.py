@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 LIMIT = 60_000_000
-#: Pages of the interpreter and of BLAS that only the larger call touches.
-SLACK = 2 << 20
+#: Pages of the interpreter and of BLAS's buffers, one for each thread, that only the larger call
+#: touches: 58.8 MB of 60 MB were measured where BLAS had touched them before.
+SLACK = 4 << 20
 N = 300
 
 _SCRIPT = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -28,6 +28,17 @@ if TYPE_CHECKING:
 REFLECTORS: Final = 64
 #: Part of BLAS's rate at which rows are reduced (measured: 47 of 100 GFLOP/s with 500 columns).
 _OF_GEMM: Final = 0.47
+
+
+#: Bytes of the rows that are reduced at once, at least: they stay in a core's cache.
+_STRIP_BYTES: Final = 2 << 20
+#: Rows that are reduced at once, at least: products with fewer are slower.
+_STRIP_ROWS: Final = 512
+
+
+def strip_rows(n: int, dtype: np.dtype[Any]) -> int:
+    """Return the rows of n columns that are reduced at once."""
+    return max(_STRIP_ROWS, _STRIP_BYTES // (max(1, n) * dtype.itemsize))
 
 
 class RowShape(NamedTuple):
@@ -110,6 +121,14 @@ def triangle_work(shape: RowShape) -> RowWork:
         of_gemm=_OF_GEMM,
         least_rows=n // 4 + 1,
     )
+
+
+def r_factor_work(shape: RowShape) -> RowWork:
+    """Return the work of R alone, by strips of rows that are copied."""
+    work, dtype = triangle_work(shape), np.dtype(shape.dtype)
+    # A strip, panels of R while it takes up a sum, and R's further column.
+    rows = min(shape.m, strip_rows(shape.n, dtype)) + 3 * REFLECTORS + 1
+    return replace(work, core_bytes=work.core_bytes + rows * shape.n * dtype.itemsize)
 
 
 def vectors_bytes(shape: RowShape) -> int:

@@ -10,9 +10,9 @@ import numpy as np
 from hdgemm.linalg.planning.rows import rows_for
 from hdgemm.linalg.rows._tree import FormQ, StoredReflectors, q_work, reflectors_work
 from hdgemm.linalg.rows.products import StoredProduct
+from hdgemm.linalg.rows.r_factor import RFactor
 from hdgemm.linalg.rows.source import TallRows
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
-from hdgemm.linalg.rows.tsqr import Triangle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +78,7 @@ class TallSvd:
 
     def _of_triangle(self, passes: Passes) -> TriangleSvd:
         reading, dense, _ = self.plans
-        triangle = Triangle.zeros(dense.n, 0, self.rows.dtype)
+        triangle = RFactor(dense.n, self.rows.dtype)
         passes.reduce(self.rows, [triangle], reading)
         return passes.dense(dense, lambda: TriangleSvd.of(triangle.r, self.driver))
 
