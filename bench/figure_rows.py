@@ -412,7 +412,9 @@ def planning(result: dict[str, Any]) -> list[str]:
     over = [case for case in cases if case["exceeds"]]
     routines = len({case["routine"] for case in cases})
     bounds = f"{most_ms:.0f} ms of a core or {most_mb:.0f} MB"
-    rows = [f"| {len(cases)} plans of {routines} routines | {len(over)} take more than {bounds} |"]
+    load = f"the machine's load was {result['environment']['load_before']:.1f}"
+    what = f"{len(cases)} plans of {routines} routines; {load}"
+    rows = [f"| {what} | {len(over)} take more than {bounds} |"]
     for case in over:
         memory = f"{case['host_memory'] / 1e6:,.0f} MB"
         rows.append(
