@@ -99,15 +99,12 @@ def topk(result: dict[str, Any]) -> list[str]:
 def low_precision(result: dict[str, Any]) -> list[str]:
     """Return a row for each case and stored dtype, against files in the dtype of the arithmetic."""
     memory, rows = f"{result['host_memory'] / 1e6:.0f} MB", []
-    for case in (*result["reading"], result["kernel"]):
-        limits = "the kernel" if case is result["kernel"] else "reading"
+    for case in result["cases"]:
+        size = f"{case['m']}² by {case['n']} columns, {memory} ({case['limits']} limits)"
         for dtype, found in case["speed"].items():
             pairs = f"{found['min']:.2f}–{found['max']:.2f}, {found['count']} pairs"
-            rows.append(
-                f"| {dtype} files, {case['m']}² by {case['n']} columns, {memory} "
-                f"({limits} limits) | {found['median']:.2f} of the speed of {case['wide'][dtype]} "
-                f"files ({pairs}) |"
-            )
+            speed = f"{found['median']:.2f} of the speed of {case['wide'][dtype]} files ({pairs})"
+            rows.append(f"| {dtype} files, {size} | {speed} |")
     return rows
 
 

@@ -131,7 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--memory", type=parse_size, default=parse_size("400MB"))
     parser.add_argument("--order", type=int, default=16384, help="of A where reading limits")
-    parser.add_argument("--kernel-order", type=int, default=6144, help="where the kernel limits")
+    parser.add_argument("--columns", type=int, action="append", help="of B; default 1, 16 and 64")
+    parser.add_argument(
+        "--kernel-order", type=int, default=6144, help="where the kernel limits; 0 for no such case"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--time-limit", type=float, default=100.0, help="seconds a turn has")
     parser.add_argument("--data", type=Path, default=ROOT / "tmp", help="where matrices go")
@@ -143,10 +146,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     where = environment()
     with data_folder(asked.data) as root:
-        reading = measure(asked.order, COLUMNS, root, asked)
-        (kernel,) = measure(asked.kernel_order, (asked.kernel_order,), root, asked)
-    results = {"host_memory": asked.memory, "reading": reading, "kernel": kernel}
-    save("low_precision", results, where)
+        found = measure(asked.order, asked.columns or COLUMNS, root, asked)
+        cases = [{"limits": "reading", **case} for case in found]
+        if order := asked.kernel_order:
+            found = measure(order, (order,), root, asked)
+            cases += [{"limits": "the kernel", **case} for case in found]
+    save("low_precision", {"host_memory": asked.memory, "cases": cases}, where)
 
 
 if __name__ == "__main__":
