@@ -2,7 +2,8 @@
 
 Each task reduces a piece of the rows, of a size that depends on the matrix only, by the local
 engine (`hdgemm.linalg.rows`). Results are combined in a tree, in the order of the rows, and only
-they move: triangles of n×n, not rows. Dask computes again what a lost worker had.
+they move: triangles of n×n, not rows. Dask computes again what a lost worker had; what a worker is
+late with is given to an idle one, too.
 """
 
 from __future__ import annotations
@@ -12,21 +13,15 @@ import secrets
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.cluster._product import check_client
-from hdgemm.cluster._row_tasks import (
-    RowJob,
-    RowsReference,
-    carried,
-    combine_rows,
-    receipt_of,
-    reduce_rows,
-)
+from hdgemm.cluster._row_tasks import RowJob, RowsReference
+from hdgemm.cluster._row_tree import RowTree
 from hdgemm.cluster._workers import own_version
 from hdgemm.cluster.connection import ClusterError, Scheduler
 from hdgemm.cluster.references import Reference
-from hdgemm.errors import HdgemmError, load_extra
 from hdgemm.linalg.rows.pass_executor import passes_on
 from hdgemm.matrices.base import Converted
 from hdgemm.run.session import check_options
@@ -35,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hdgemm.call.recorder import Recorder
+    from hdgemm.cluster._row_tasks import Receipt
     from hdgemm.linalg.planning.rows import RowPlan
     from hdgemm.linalg.rows.reducer import Reducer
     from hdgemm.linalg.rows.source import TallRows
@@ -49,8 +45,6 @@ _ROWS_FOR_EACH_COLUMN: Final = 4
 _MOST_PIECES: Final = 4096
 #: Blocks of a piece where a tile is forced.
 _FORCED_BLOCKS: Final = 4
-#: Seconds between two looks at the caller's cancel event.
-_LOOK_SECONDS: Final = 0.25
 
 
 @contextmanager
@@ -127,10 +121,15 @@ class _Cluster:
         threads = self._client.nthreads()
         if not threads:
             raise ClusterError("no worker is there: start some, or wait for them")
-        with scheduler.connected(), self._released() as futures:
-            found, receipts = self._submit(job, places, futures)
-            self._wait(receipts, recorder)
-            results = copy.deepcopy(found.result().reducers)
+        tree = RowTree(self._client, job, places)
+        record = partial(_record, recorder, time.perf_counter())
+        with scheduler.connected():
+            try:
+                found = tree.reduce(recorder.check_cancel, record)
+                results = copy.deepcopy(found.reducers)
+            finally:
+                with suppress(Exception):  # what the client raises when it has lost the scheduler
+                    tree.release()
         for mine, result in zip(reducers, results, strict=True):
             mine.restore(result.arrays)
         return plan._replace(
@@ -161,83 +160,21 @@ class _Cluster:
         by_bytes = _PIECE_BYTES // max(1, rows.shape.row_bytes)
         return max(1, by_bytes, _ROWS_FOR_EACH_COLUMN * n, -(-m // _MOST_PIECES))
 
-    def _submit(
-        self, job: RowJob, places: Sequence[tuple[int, int]], futures: list[Any]
-    ) -> tuple[Any, dict[Any, int]]:
-        """Submit a pass; return the future of its result, and the futures of the receipts.
 
-        Neighbours are combined as soon as they are there, so that few results wait.
-        """
-
-        def submit(function: Any, *arguments: Any, priority: int = 0) -> Any:
-            name = f"hdgemm-{function.__name__}-{job.name}-{next(numbers)}"
-            return self._client.submit(function, *arguments, key=name, priority=priority)
-
-        numbers = iter(range(4 * len(places) + 1))
-        sent = submit(carried, job)
-        futures.append(sent)
-        receipts: dict[Any, int] = {}
-        stack: list[tuple[int, Any]] = []  # results with their levels in the tree, left to right
-        for number, place in enumerate(places):
-            reduced = submit(reduce_rows, sent, *place)
-            receipts[submit(receipt_of, reduced, priority=1)] = number
-            stack.append((0, reduced))
-            while len(stack) > 1 and stack[-1][0] == stack[-2][0]:
-                (level, left), (_, right) = stack[-2:]
-                stack[-2:] = [(level + 1, submit(combine_rows, left, right, priority=1))]
-        while len(stack) > 1:
-            (level, left), (_, right) = stack[-2:]
-            stack[-2:] = [(level, submit(combine_rows, left, right, priority=1))]
-        futures += [stack[0][1], *receipts]
-        return stack[0][1], receipts
-
-    def _wait(self, receipts: dict[Any, int], recorder: Recorder) -> None:
-        """Record the operations of each piece when it is reduced."""
-        distributed = load_extra("distributed", "a cluster needs distributed", "dask")
-        began, left = time.perf_counter(), set(receipts)
-        while left:
-            recorder.check_cancel()
-            with suppress(TimeoutError):
-                distributed.wait(left, timeout=_LOOK_SECONDS, return_when="FIRST_COMPLETED")
-            for future in [future for future in left if future.done()]:
-                left.discard(future)
-                self._record(future, recorder, began, receipts[future])
-                future.release()  # a lost receipt is not needed again
-
-    def _record(self, future: Any, recorder: Recorder, began: float, number: int) -> None:
-        """Record a piece's operations, the last of which has just ended."""
-        try:
-            receipt = future.result()
-        except HdgemmError:
-            raise
-        except Exception as error:
-            raise ClusterError(
-                f"piece {number} of the rows was not reduced ({error}): the workers' logs, or "
-                "Dask's dashboard, say why (memory limit?)"
-            ) from error
-        shift = time.perf_counter() - began - max(event.end for event in receipt.events)
-        for event in receipt.events:
-            recorder.record(
-                event._replace(
-                    device=receipt.worker,
-                    number=-1,
-                    unit=number,
-                    start=event.start + shift,
-                    end=event.end + shift,
-                ),
-                event.phase,
-            )
-
-    @contextmanager
-    def _released(self) -> Iterator[list[Any]]:
-        """Yield a list of futures that are released at the end: what still runs is cancelled."""
-        futures: list[Any] = []
-        try:
-            yield futures
-        finally:
-            with suppress(Exception):  # what the client raises when it has lost the scheduler
-                for future in futures:
-                    future.release()
+def _record(recorder: Recorder, began: float, receipt: Receipt, number: int) -> None:
+    """Record a piece's operations, the last of which has just ended."""
+    shift = time.perf_counter() - began - max(event.end for event in receipt.events)
+    for event in receipt.events:
+        recorder.record(
+            event._replace(
+                device=receipt.worker,
+                number=-1,
+                unit=number,
+                start=event.start + shift,
+                end=event.end + shift,
+            ),
+            event.phase,
+        )
 
 
 def _referred(stored: StoredMatrix, what: str, *, carry: bool = False) -> RowsReference:

@@ -1,5 +1,6 @@
 """Passes over rows on a cluster: the same results as on one machine, whichever workers reduce."""
 
+import importlib
 import signal
 import threading
 from contextlib import ExitStack
@@ -136,6 +137,36 @@ def test_a_lost_worker_costs_its_rows_only(case):
     assert lost.returncode == -signal.SIGKILL
     assert np.allclose(s, np.linalg.svd(a, compute_uv=False), rtol=1e-12)
     assert "stays" in {event.device for event in reduced}
+
+
+@pytest.mark.parametrize("after", [1, 20])
+def test_pieces_of_a_frozen_worker_are_given_to_an_idle_one(case, after):
+    """The scheduler never gives the worker up, and its results cannot be fetched."""
+    folder, *_ = case
+    started, file = scheduler(folder, DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="None")
+    exact = np.abs(np.load(folder / "I.npy")).sum(axis=0).max()
+    seen = []
+    with started, ExitStack() as stack:
+        wait_for(Path(file).exists)
+        client = stack.enter_context(distributed.Client(scheduler_file=file))
+        address = client.scheduler.address
+        frozen = stack.enter_context(worker(address, name="frozen"))
+        stack.enter_context(worker(address, name="goes on"))
+        client.wait_for_workers(2)
+        client.run(importlib.import_module, "hdgemm.linalg")
+
+        def observer(event):
+            seen.append(event.device)
+            if len(seen) >= after:
+                frozen.send_signal(signal.SIGSTOP)
+
+        with row_passes(client, options=TILES):
+            r = linalg.qr(folder / "I.npy", mode="r", observer=observer)[0]
+            assert linalg.norm(folder / "I.npy", 1) == exact
+        assert frozen.poll() is None
+    assert "goes on" in seen
+    integers = np.load(folder / "I.npy").astype(float)
+    assert np.allclose(r.T @ r, integers.T @ integers, rtol=1e-12)
 
 
 def test_commands_reduce_rows_on_a_cluster(client, case, monkeypatch, capsys):

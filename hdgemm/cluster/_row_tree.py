@@ -1,0 +1,301 @@
+"""The tree of one pass on a cluster: pieces of the rows, and results that are combined in order.
+
+The client submits each combination when both of its results are there. So a node of the tree can
+have several attempts, of which the first result counts: a node that takes three times as long as a
+piece is expected to, while another worker has nothing to do, is given to that worker, too. Results
+that a combination waits for may lie on a worker that does not answer: then they are computed again.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.cluster._row_tasks import carried, combine_rows, receipt_of, reduce_rows
+from hdgemm.cluster.connection import ClusterError
+from hdgemm.errors import HdgemmError, load_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hdgemm.cluster._row_tasks import Receipt, Reduced, RowJob
+
+#: Seconds between two looks at the caller's cancel event and at idle workers.
+_LOOK_SECONDS: Final = 0.25
+#: A node is late after so many times the expected seconds of a piece, and these seconds at least.
+_LATE: Final = 3.0
+_LEAST_SECONDS: Final = 1.0
+#: Before a piece was reduced, nodes are late after so many seconds.
+_FIRST_SECONDS: Final = 10.0
+#: A worker is not given more when its last heartbeat is so much older than the newest one: Dask's
+#: workers send one in each half second, and in each five seconds from 200 workers on.
+_SILENT_SECONDS: Final = 6.0
+#: Seconds in which a worker must answer with a receipt, and with the result of the pass.
+_RECEIPT_SECONDS: Final = 5.0
+_RESULT_SECONDS: Final = 60.0
+
+
+@dataclass(eq=False, slots=True)
+class _Attempt:
+    """One computation of a node: the future of what its rows are reduced to, and when it began.
+
+    Parameters
+    ----------
+    receipt
+        The future of a piece's receipt; None of a combination.
+    """
+
+    result: Any
+    receipt: Any
+    began: float
+
+    @property
+    def awaited(self) -> Any:
+        """The future whose end is waited for."""
+        return self.result if self.receipt is None else self.receipt
+
+    def release(self) -> None:
+        """Forget the computation: Dask cancels it, if nothing else needs it."""
+        self.result.release()
+        if self.receipt is not None:
+            self.receipt.release()
+
+
+@dataclass(eq=False, slots=True)
+class _Node:
+    """A piece of the rows, `number` from `place`, or two `children` that are combined."""
+
+    level: int = 0
+    number: int = -1
+    place: tuple[int, int] = (0, 0)
+    children: tuple[_Node, ...] = ()
+    parent: _Node | None = None
+    attempts: list[_Attempt] = field(default_factory=list)
+    result: Any = None
+    recorded: bool = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether a combination is to be submitted."""
+        return self.result is None and all(child.result is not None for child in self.children)
+
+    def nodes(self) -> Iterator[_Node]:
+        """Yield this node and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.nodes()
+
+
+class RowTree:
+    """One pass in its pieces.
+
+    Parameters
+    ----------
+    client
+        A `distributed.Client`.
+    job
+        The pass.
+    places
+        The first row of each piece, and the row after its last one, in order.
+    """
+
+    def __init__(self, client: Any, job: RowJob, places: Sequence[tuple[int, int]]) -> None:
+        self._client, self._job = client, job
+        self._root = _tree(places)
+        self._nodes = list(self._root.nodes())
+        self._submitted = 0
+        self._seconds: list[float] = []  # of the pieces that are reduced
+        self._progressed = time.perf_counter()  # when the last node was computed
+        self._idle_since: float | None = None
+
+    def reduce(self, check: Callable[[], None], record: Callable[[Receipt, int], None]) -> Reduced:
+        """Compute all nodes; return what all rows are reduced to.
+
+        Parameters
+        ----------
+        check
+            Called every now and then; it raises where the caller has cancelled the pass.
+        record
+            Called with the receipt and the number of each piece, once.
+        """
+        distributed = load_extra("distributed", "a cluster needs distributed", "dask")
+        sent = self._submit(carried, self._job)
+        for node in self._nodes:
+            if not node.children:
+                self._attempt(node, sent)
+        while True:
+            check()
+            live = {each.awaited: (n, each) for n in self._nodes for each in n.attempts}
+            with suppress(TimeoutError):
+                distributed.wait(live, timeout=_LOOK_SECONDS, return_when="FIRST_COMPLETED")
+            for future in [future for future in live if future.done()]:
+                node, attempt = live[future]
+                if attempt in node.attempts and self._finish(node, attempt, sent, record):
+                    found: Reduced | None = self._gathered(attempt.result, node, _RESULT_SECONDS)
+                    if found is not None:
+                        return found
+                    self._compute_again(node, sent, [])
+            self._help_late()
+
+    def release(self) -> None:
+        """Forget all futures: what still runs is cancelled."""
+        for node in self._nodes:
+            for attempt in node.attempts:
+                attempt.release()
+            if node.result is not None:
+                node.result.release()
+
+    def _submit(self, function: Any, *arguments: Any, **how: Any) -> Any:
+        name = f"hdgemm-{function.__name__}-{self._job.name}-{self._submitted}"
+        self._submitted += 1
+        return self._client.submit(function, *arguments, key=name, **how)
+
+    def _attempt(self, node: _Node, sent: Any, workers: Sequence[str] = ()) -> None:
+        """Compute a node, on some of the workers or on any."""
+        how: dict[str, Any] = {"workers": list(workers)} if workers else {}
+        receipt = None
+        if node.children:
+            parts = [child.result for child in node.children]
+            result = self._submit(combine_rows, *parts, priority=1, **how)
+        else:
+            result = self._submit(reduce_rows, sent, *node.place, **how)
+            receipt = self._submit(receipt_of, result, priority=1, **how)
+        node.attempts.append(_Attempt(result, receipt, time.perf_counter()))
+
+    def _finish(
+        self, node: _Node, attempt: _Attempt, sent: Any, record: Callable[[Receipt, int], None]
+    ) -> bool:
+        """Take the first result of a node; say whether it is that of all rows."""
+        if attempt.receipt is None:
+            self._raise_error(attempt.result, node)
+        else:
+            receipt = self._gathered(attempt.receipt, node, _RECEIPT_SECONDS)
+            if receipt is None:  # its worker does not answer
+                node.attempts.remove(attempt)
+                attempt.release()
+                self._attempt(node, sent)
+                return False
+            if not node.recorded:
+                record(receipt, node.number)
+                node.recorded = True
+                ends = [event.end for event in receipt.events]
+                self._seconds.append(max(ends) - min(event.start for event in receipt.events))
+        node.result, self._progressed = attempt.result, time.perf_counter()
+        for other in node.attempts:
+            if other is not attempt:
+                other.release()
+            elif other.receipt is not None:
+                other.receipt.release()
+        node.attempts = []
+        for child in node.children:
+            child.result.release()  # Dask computes it again where the node is lost
+        if node.parent is not None and node.parent.ready:
+            self._attempt(node.parent, sent)
+        return node.parent is None
+
+    def _gathered(self, future: Any, node: _Node, seconds: float) -> Any:
+        """Return the value of a future that has ended; None where its worker does not answer."""
+        self._raise_error(future, node)
+        try:
+            return future.result(timeout=seconds)
+        except TimeoutError:
+            return None
+
+    def _raise_error(self, future: Any, node: _Node) -> None:
+        if future.status == "finished":
+            return
+        try:
+            future.result()
+        except HdgemmError:
+            raise
+        except Exception as error:
+            what = "results of rows were not combined"
+            if not node.children:
+                what = f"piece {node.number} of the rows was not reduced"
+            raise ClusterError(
+                f"{what} ({error}): the workers' logs, or Dask's dashboard, say why (memory limit?)"
+            ) from error
+
+    def _help_late(self) -> None:
+        """Give nodes that are late to workers that have nothing to do."""
+        late = _FIRST_SECONDS
+        if self._seconds:
+            late = max(_LATE * statistics.median(self._seconds), _LEAST_SECONDS)
+        processing, now = self._client.processing(), time.perf_counter()
+        # A combination may wait for results of a worker that does not answer: it occupies nothing.
+        busy = {name for name, keys in processing.items() if any(map(_is_piece, keys))}
+        if now - self._progressed > late:  # so may all pieces, for the job
+            busy.clear()
+        if len(busy) == len(processing):
+            self._idle_since = None
+            return
+        since = self._idle_since = self._idle_since or self._progressed
+        found = [
+            node
+            for node in self._nodes
+            if node.attempts and now - max(since, node.attempts[-1].began) > late
+        ]
+        idle = sorted(self._heard() - busy) if found else []
+        if not idle:
+            return
+        sent = self._submit(carried, self._job, workers=idle)
+        for node in found:
+            if all(child.result is not None for child in node.children):
+                self._compute_again(node, sent, idle)
+
+    def _heard(self) -> set[str]:
+        """Return the workers that have sent their last heartbeats."""
+        info = self._client.scheduler_info(n_workers=-1)["workers"]
+        seen = {name: each["last_seen"] for name, each in info.items()}
+        newest = max(seen.values(), default=0.0)
+        return {name for name, last in seen.items() if newest - last < _SILENT_SECONDS}
+
+    def _compute_again(self, node: _Node, sent: Any, workers: Sequence[str]) -> None:
+        """Compute a node once more, and those of its parts that do not lie on these workers."""
+        node.result = None
+        if not node.children:
+            self._attempt(node, sent, workers)
+            return
+        for child in node.children:
+            if not self._lies_on(child, workers):
+                self._compute_again(child, sent, workers)
+        if node.ready:
+            self._attempt(node, sent, workers)
+
+    def _lies_on(self, node: _Node, workers: Sequence[str]) -> bool:
+        """Say whether one of these workers holds the result of a node."""
+        if node.result is None or node.result.status != "finished":
+            return False
+        holders = self._client.who_has([node.result]).get(node.result.key, ())
+        return bool(set(holders) & set(workers))
+
+
+def _is_piece(key: str) -> bool:
+    """Say whether a task reduces a piece of the rows."""
+    return key.startswith(f"hdgemm-{reduce_rows.__name__}-")
+
+
+def _tree(places: Sequence[tuple[int, int]]) -> _Node:
+    """Return the root: neighbours of one level are combined as soon as they are there, so that few
+    results wait.
+    """
+    stack: list[_Node] = []
+    for number, place in enumerate(places):
+        stack.append(_Node(number=number, place=place))
+        while len(stack) > 1 and stack[-1].level == stack[-2].level:
+            _join(stack, stack[-1].level + 1)
+    while len(stack) > 1:
+        _join(stack, stack[-2].level)
+    return stack[0]
+
+
+def _join(stack: list[_Node], level: int) -> None:
+    """Replace the last two nodes by one that combines them."""
+    children = stack[-2], stack[-1]
+    node = _Node(level, children=children)
+    for child in children:
+        child.parent = node
+    stack[-2:] = [node]
