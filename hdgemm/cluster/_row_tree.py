@@ -184,14 +184,14 @@ class RowTree:
                 ends = [event.end for event in receipt.events]
                 self._seconds.append(max(ends) - min(event.start for event in receipt.events))
         node.result, self._progressed = attempt.result, time.perf_counter()
-        for other in node.attempts:
-            if other is not attempt:
-                other.release()
-            elif other.receipt is not None:
-                other.receipt.release()
-        node.attempts = []
+        if attempt.receipt is not None:
+            attempt.receipt.release()
+        node.attempts.remove(attempt)
+        _forget_attempts(node)
         for child in node.children:
-            child.result.release()  # Dask computes it again where the node is lost
+            _forget_attempts(child)
+            if child.result is not None:  # else it is computed again, for nobody now
+                child.result.release()  # Dask computes it again where the node is lost
         if node.parent is not None and node.parent.ready:
             self._attempt(node.parent, sent)
         return node.parent is None
@@ -271,6 +271,14 @@ class RowTree:
             return False
         holders = self._client.who_has([node.result]).get(node.result.key, ())
         return bool(set(holders) & set(workers))
+
+
+def _forget_attempts(node: _Node) -> None:
+    """Release all attempts of a node, and of those below it."""
+    for each in node.nodes():
+        for attempt in each.attempts:
+            attempt.release()
+        each.attempts.clear()
 
 
 def _is_piece(key: str) -> bool:
