@@ -151,23 +151,35 @@ class JointPlan:
         return sum(part.flops for part in self.parts)
 
     @property
+    def runs(self) -> list[RepeatedPart]:
+        """The parts, those that are equal in succession as one run."""
+        counted = (
+            (part.each, part.count) if isinstance(part, RepeatedPart) else (part, 1)
+            for part in self.parts
+        )
+        return [
+            RepeatedPart(each, sum(count for _, count in run))
+            for each, run in groupby(counted, key=lambda pair: pair[0])
+        ]
+
+    @property
     def expected_seconds(self) -> float | None:
         """Expected duration; None where a part has none."""
-        seconds = [part.expected_seconds for part in self.parts]
+        seconds = [run.expected_seconds for run in self.runs]
         return None if None in seconds else sum(filter(None, seconds))
 
     @property
     def expected_phase_seconds(self) -> Mapping[str, float]:
         """Expected seconds of each phase of all parts."""
         expected: Counter[str] = Counter()
-        for part in self.parts:
-            expected.update(part.expected_phase_seconds)
+        for run in self.runs:
+            expected.update(run.expected_phase_seconds)
         return dict(expected)
 
     @property
     def expected_limit(self) -> str | None:
-        """What limits the part that takes longest."""
-        slowest = max(self.parts, key=lambda part: part.expected_seconds or 0.0, default=None)
+        """What limits the parts that take longest."""
+        slowest = max(self.runs, key=lambda run: run.expected_seconds or 0.0, default=None)
         return None if slowest is None else slowest.expected_limit
 
     def summary(self) -> dict[str, Any]:
@@ -179,10 +191,10 @@ class JointPlan:
         return self.summary()
 
     def __str__(self) -> str:
-        shown = [str(part) for part in self.parts]
+        shown = [str(run) for run in self.runs]
         while len(shown) > 1 and "\n\n".join(shown).count("\n") > _MOST_LINES:
             shown.pop()
-        if left := len(self.parts) - len(shown):
+        if left := len(self.runs) - len(shown):
             shown.append(f"and {format_count(left, 'more part')} (--json, to_dict() have them all)")
         whole = [f"in all: {moved_line(self)}", memory_line(self), expected_line(self)]
         whole += [str(self.facts["note"])] if "note" in self.facts else []
