@@ -384,7 +384,7 @@ class PCA:
             result = Result.of(out, x, source, (len(source), w.shape[1]), dtype)
             work = product_work(rows.shape, (w.shape[1],), result.output.matrix.dtype)
             plan = rows_for(rows.shape, [work], folder_of(source), run)
-            passes = Passes(run.watch, plan.flops)
+            passes = Passes(run.callbacks, plan.flops)
             with ExitStack() as stack:
                 target = result.opened(stack)
                 stack.enter_context(input_unchanged(source, target.stored))

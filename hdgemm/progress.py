@@ -90,7 +90,7 @@ class ReportCallback(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Callbacks:
     """What a caller sees and stops of a run.
 
     Parameters
@@ -130,7 +130,7 @@ class Watch:
         observer: Observer | None,
         cancel: threading.Event | None,
         report: ReportCallback | None = None,
-    ) -> Watch:
+    ) -> Callbacks:
         """Take a call's arguments, ``progress=False`` for None.
 
         ``progress=True`` has been replaced by a view (`hdgemm.progress_view.shows_progress`).
@@ -165,9 +165,9 @@ class Work:
 class CalibrationMeter:
     """Turns the steps of a calibration into snapshots, and times it."""
 
-    def __init__(self, watch: Watch) -> None:
-        self.cancel = watch.cancel
-        self._callback = watch.progress
+    def __init__(self, callbacks: Callbacks) -> None:
+        self.cancel = callbacks.cancel
+        self._callback = callbacks.progress
         self._began: float | None = None
 
     @property

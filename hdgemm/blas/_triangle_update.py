@@ -27,7 +27,7 @@ from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
 from hdgemm.pipeline.plans import Plans
 from hdgemm.planning.byte_counts import ceil_div
-from hdgemm.progress import Watch
+from hdgemm.progress import Callbacks
 from hdgemm.run.members import preflight
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ class TriangleUpdate:
         diagonal = []
         for blocks in cut.diagonal:
             place = next(_places(blocks, cut.columns))
-            block = self._block(place, Recorder(Watch(), 0), machine)
+            block = self._block(place, Recorder(Callbacks(), 0), machine)
             diagonal.append(RepeatedPart(block, blocks.count))
         return UpdatePlan(cut, machine, tuple(diagonal), tuple(self._planned(cut, run)))
 
     def run(self, plan: UpdatePlan, run: OpenRun) -> RunSequence:
         """Compute the triangle; the products' C is open. Return what the caller reports with."""
         cut = plan.cut
-        portions = RunSequence(run.watch, update_flops(self.products, self.first.m))
+        portions = RunSequence(run.callbacks, update_flops(self.products, self.first.m))
         run.session.free_slots()
         with ReadAhead() as reads:
             for place in chain.from_iterable(_places(x, cut.columns) for x in cut.diagonal):
@@ -135,7 +135,7 @@ class TriangleUpdate:
             (first.m, first.n),
             first.dtype,
             folder_of(*files),
-            OpenRun(options, session, Watch()),
+            OpenRun(options, session, Callbacks()),
             depth=first.k,
         )
 

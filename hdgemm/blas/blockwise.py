@@ -48,7 +48,7 @@ def opened_session(call: Call, name: str) -> Iterator[OpenRun]:
                 f"{name} has no check of its result, but verify is {options.verify!r}: choose "
                 "verify=False"
             )
-        yield OpenRun(options, session, call.watch)
+        yield OpenRun(options, session, call.callbacks)
 
 
 @contextmanager
@@ -78,8 +78,8 @@ def run_blocks(
     """
     plan = plans[0] if plans is not None and len(plans) == 1 else None
     for block in blocks:
-        watch = portions.next(block.flops)
-        portions.add(run_product(block, run.options, run.session, watch, plan=plan))
+        callbacks = portions.next(block.flops)
+        portions.add(run_product(block, run.options, run.session, callbacks, plan=plan))
 
 
 def rectangle(operand: Operand, rows: slice, cols: slice) -> Operand:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hdgemm.matrices.base import Operand
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
 
 #: Routines that multiply by conjugate transposes.
 _HERMITIAN: Final = ("herk", "her2k")
@@ -360,11 +360,11 @@ def _prepared(
 
         def compute() -> Any:
             with opened_result(product, run) as stored:
-                filled = _filled(stored, c, run.watch) if new else stored
+                filled = _filled(stored, c, run.callbacks) if new else stored
                 portions = update_of(filled).run(plan, run)
                 if whole:
                     hermitian = name in _HERMITIAN
-                    _mirror(stored.destination, run.watch, below=below, hermitian=hermitian)
+                    _mirror(stored.destination, run.callbacks, below=below, hermitian=hermitian)
                 stored.destination.matrix.flush()
                 portions.finish(product_summary(name, stored, run.options))
             return product.result()
@@ -390,9 +390,9 @@ def _warn_of_size(name: str, product: Product, trans: int) -> None:
         )
 
 
-def _mirror(c: Operand, watch: Watch, *, below: bool, hermitian: bool) -> None:
+def _mirror(c: Operand, callbacks: Callbacks, *, below: bool, hermitian: bool) -> None:
     """Copy the triangle of C that is computed to the other one, by blocks."""
-    matrix, recorder = StoredMatrix(c, writable=True), Recorder(watch, 0)
+    matrix, recorder = StoredMatrix(c, writable=True), Recorder(callbacks, 0)
     starts = range(0, len(matrix), _MIRRORED)
     for first in starts:
         for second in starts[: first // _MIRRORED + 1]:
@@ -452,12 +452,12 @@ def _described(product: Product) -> Product:
     return replace(product, old=product.destination if product.old is not None else None)
 
 
-def _filled(product: Product, c: Any, watch: Watch) -> Product:
+def _filled(product: Product, c: Any, callbacks: Callbacks) -> Product:
     """Fill a new result with C, or with zeros; C is updated in it."""
     new, old = product.destination, None
     if c is not None:
         old = open_operand(c, what="c")
-        run_scaling(1.0, old, new, product.dtype, cancel=watch.cancel)
+        run_scaling(1.0, old, new, product.dtype, cancel=callbacks.cancel)
     elif new.matrix.array is not None:
         new.matrix.array[...] = 0
     return replace(product, old=new if product.old is not None else None)

@@ -134,8 +134,8 @@ def hemm(
 
 def _computed(product: Product, call: Call) -> Any:
     found = compute(product, call)
-    if call.watch.report is not None:
-        call.watch.report(found)
+    if call.callbacks.report is not None:
+        call.callbacks.report(found)
     return product.result()
 
 

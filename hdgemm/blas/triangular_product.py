@@ -112,7 +112,7 @@ def trmm(
     with opened(product, call, "trmm") as (stored, run):
         tile = run.options.tile
         blocks = _blocks(stored, side, first=first, rows=tile[0] if tile else None)
-        portions = RunSequence(run.watch, sum(block.flops for block in blocks))
+        portions = RunSequence(run.callbacks, sum(block.flops for block in blocks))
         run_blocks(blocks, run, portions)
         portions.finish(product_summary("trmm", stored, run.options))
     return product.result()

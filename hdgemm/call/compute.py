@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import Plan
     from hdgemm.product.product import Product
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
     from hdgemm.report import Report
     from hdgemm.run.checkpoint import ProductCheckpoint
 
@@ -39,7 +39,7 @@ def compute(product: Product, call: Call, *, plan: Plan | None = None) -> Report
     `plan` is as in `hdgemm.execute`. A product that fails the check of `Options.verify` raises
     `HdgemmError`.
     """
-    if call.watch.cancelled:
+    if call.callbacks.cancelled:
         raise CancelledRunError("the run was cancelled before it began; nothing was written")
     with session_for(call.session, call.options) as (session, options):
         if options.checks_product and call.checkpoint and product.updates:
@@ -52,7 +52,7 @@ def compute(product: Product, call: Call, *, plan: Plan | None = None) -> Report
                 "out is a function, which keeps no C: a checkpoint needs a file, and "
                 "verify='tiles' checks each tile before the function gets it"
             )
-        run = partial(_verified, run=OpenRun(options, session, call.watch), plan=plan)
+        run = partial(_verified, run=OpenRun(options, session, call.callbacks), plan=plan)
         if call.checkpoint:
             return run_durably(product, run, checkpoint=call.checkpoint, restart=call.restart)
         if product.c is not None:
@@ -72,19 +72,19 @@ def _verified(
     plan: Plan | None,
 ) -> Report:
     """Compute C, then check it where the options ask for that."""
-    options, session, watch = run
-    check = _prepare_check(product, options, watch.cancel) if options.checks_product else None
+    options, session, callbacks = run
+    check = _prepare_check(product, options, callbacks.cancel) if options.checks_product else None
     with unchanged(product.inputs(), product.destination.matrix):
-        report = run_product(product, options, session, watch, plan=plan, checkpoint=checkpoint)
-    return report if check is None else with_verification(report, check, watch)
+        report = run_product(product, options, session, callbacks, plan=plan, checkpoint=checkpoint)
+    return report if check is None else with_verification(report, check, callbacks)
 
 
-def with_verification(report: Report, check: Check, watch: Watch) -> Report:
+def with_verification(report: Report, check: Check, callbacks: Callbacks) -> Report:
     """Check the product; return the report with the outcome, or raise where it failed."""
-    if watch.progress is not None:
+    if callbacks.progress is not None:
         multiplied = report.stages.get("mult1")
         steps = 0 if multiplied is None else multiplied.operations
-        watch.progress(
+        callbacks.progress(
             Progress(
                 100.0,
                 report.gflops,

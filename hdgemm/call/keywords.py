@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypedDict, Ty
 from hdgemm.call.array_library import in_callers_library
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.options import BUILT_IN
-from hdgemm.progress import Watch
+from hdgemm.progress import Callbacks
 from hdgemm.progress_view import shows_progress
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Call:
     ----------
     options, session
         As the caller gave them; None for the session's options, and for a session of this call.
-    watch
+    callbacks
         Observer, progress callback, cancel event and report callback of the caller.
     checkpoint, restart
         The journal that the call keeps, and whether an earlier run is discarded.
@@ -127,7 +127,7 @@ class Call:
 
     options: Options | None = None
     session: Session | None = None
-    watch: Watch = field(default_factory=Watch)
+    callbacks: Callbacks = field(default_factory=Callbacks)
     checkpoint: Checkpointing = False
     restart: bool = False
 
@@ -153,18 +153,18 @@ class Call:
         """
         if restart and not checkpoint:
             raise InputError("restart goes with checkpoint: only a journal can be begun again")
-        watch = Watch.of(progress, observer, cancel, report)
-        return cls(options, session, watch, checkpoint, restart)
+        callbacks = Callbacks.of(progress, observer, cancel, report)
+        return cls(options, session, callbacks, checkpoint, restart)
 
     def keywords(self, *, durable: bool) -> dict[str, Any]:
         """Return the keywords that describe this call, as a public function takes them."""
         found: dict[str, Any] = {
             "options": self.options,
             "session": self.session,
-            "progress": self.watch.progress,
-            "observer": self.watch.observer,
-            "cancel": self.watch.cancel,
-            "report": self.watch.report,
+            "progress": self.callbacks.progress,
+            "observer": self.callbacks.observer,
+            "cancel": self.callbacks.cancel,
+            "report": self.callbacks.report,
         }
         return (
             found | {"checkpoint": self.checkpoint, "restart": self.restart} if durable else found

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hdgemm.call.plans import Planned
     from hdgemm.pipeline.devices.protocol import Completion
     from hdgemm.pipeline.plan import Stage
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
     from hdgemm.report import Resumption
 
 
@@ -32,7 +32,7 @@ class Recorder:
 
     Parameters
     ----------
-    watch
+    callbacks
         The caller's observer, progress callback, cancel event and report callback.
     flops
         Operations of the whole computation.
@@ -48,9 +48,9 @@ class Recorder:
     """
 
     def __init__(
-        self, watch: Watch, flops: int, *, done: int = 0, devices: Iterable[str] = ()
+        self, callbacks: Callbacks, flops: int, *, done: int = 0, devices: Iterable[str] = ()
     ) -> None:
-        self._watch = watch
+        self._callbacks = callbacks
         self._flops = flops
         self._before = self._done = done
         self.phase: str | None = None
@@ -61,7 +61,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._peak = PeakMemory()
         self._energy: EnergyMeter | None = None
-        if watch.report is not None:
+        if callbacks.report is not None:
             self._energy = EnergyMeter(devices)
             self._energy.start()
             weakref.finalize(self, self._energy.abandon)  # of a computation that fails
@@ -70,13 +70,13 @@ class Recorder:
 
     def check_cancel(self) -> None:
         """Raise `CancelledRunError` when the caller has asked to stop."""
-        if self._watch.cancelled:
+        if self._callbacks.cancelled:
             raise CancelledRunError("the factorisation was cancelled; nothing was published")
 
     @contextmanager
     def measuring_memory(self) -> Iterator[None]:
         """Measure the memory that is added meanwhile, where a report is asked for."""
-        if self._watch.report is None:
+        if self._callbacks.report is None:
             yield
             return
         with self._peak:
@@ -107,7 +107,7 @@ class Recorder:
     @property
     def cancel(self) -> threading.Event | None:
         """The event that stops the computation."""
-        return self._watch.cancel
+        return self._callbacks.cancel
 
     def record(self, event: Event, phase: str | None = None) -> None:
         """Report an operation of any device, its times relative to the start.
@@ -120,18 +120,18 @@ class Recorder:
             if event.number < 0:
                 event = event._replace(number=number)
             event = event._replace(phase=phase or _phase(stage, int(event.step != event.unit)))
-            if self._watch.report is not None:
+            if self._callbacks.report is not None:
                 self._events.append(event)
             self._done += event.flops
             self._busy[stage] = self._busy.get(stage, 0.0) + event.end - event.start
             now = time.perf_counter()
-            if self._watch.progress is not None and now >= self._next:
+            if self._callbacks.progress is not None and now >= self._next:
                 self._next = now + 0.1
                 snapshot = self._snapshot(now)
-        if self._watch.observer is not None:
-            self._watch.observer(event)
-        if snapshot is not None and self._watch.progress is not None:
-            self._watch.progress(snapshot)
+        if self._callbacks.observer is not None:
+            self._callbacks.observer(event)
+        if snapshot is not None and self._callbacks.progress is not None:
+            self._callbacks.progress(snapshot)
 
     def _snapshot(self, now: float) -> Progress:
         elapsed = now - self._began
@@ -168,13 +168,13 @@ class Recorder:
         seconds = time.perf_counter() - self._began
         timeline = Timeline(tuple(sorted(self._events, key=attrgetter("start"))), seconds)
         here = self._done - self._before if self._before else self._flops
-        if self._watch.progress is not None:
+        if self._callbacks.progress is not None:
             self._done = self._flops
-            self._watch.progress(self._snapshot(time.perf_counter()))
+            self._callbacks.progress(self._snapshot(time.perf_counter()))
         energy = None if self._energy is None else self._energy.finish()
-        if self._watch.report is None or plan is None:
+        if self._callbacks.report is None or plan is None:
             return
-        self._watch.report(
+        self._callbacks.report(
             Report(
                 seconds=seconds,
                 gflops=here / seconds / 1e9 if seconds > 0 else 0.0,
@@ -233,12 +233,12 @@ def _phase(stage: Stage, block: int) -> str:
     return "load" if stage in ("load1", "load2") else "store"
 
 
-def report_done(watch: Watch, plan: Planned | None, resumption: Resumption) -> None:
+def report_done(callbacks: Callbacks, plan: Planned | None, resumption: Resumption) -> None:
     """Report a run that an earlier one has finished, by its plan."""
-    if watch.report is None or plan is None:
+    if callbacks.report is None or plan is None:
         return
     nothing: dict[Any, Any] = {}
-    watch.report(
+    callbacks.report(
         Report(
             seconds=0.0,
             gflops=0.0,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hdgemm.machine.rates import Machine
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
     from hdgemm.run.session import Session
 
 _T = TypeVar("_T")
@@ -36,7 +36,7 @@ class OpenRun(NamedTuple):
 
     options: Options
     session: Session
-    watch: Watch
+    callbacks: Callbacks
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def open_run(run: Call | OpenRun) -> Iterator[OpenRun]:
     with session_for(run.session, run.options) as (opened, chosen), opened.running(chosen):
         opened.free_slots()
         try:
-            yield OpenRun(chosen, opened, run.watch)
+            yield OpenRun(chosen, opened, run.callbacks)
         finally:
             opened.free_slots()
 
@@ -74,7 +74,7 @@ def machine_of(
     if memory is not None and memory < calibration_bytes(run.options.threads or cores()):
         k = 0
     problem = Problem(max(1, m), max(1, n), max(1, k), dtype.name, staged, staged, staged)
-    return run.session.machine(DeviceSpec(), problem, folder, run.options.threads, run.watch)
+    return run.session.machine(DeviceSpec(), problem, folder, run.options.threads, run.callbacks)
 
 
 def folder_of(*matrices: StoredMatrix) -> Path | None:

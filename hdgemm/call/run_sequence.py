@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hdgemm.call.plans import joint_summary
 from hdgemm.energy import Energy
 from hdgemm.pipeline.timeline import Event, Timeline
-from hdgemm.progress import Watch
+from hdgemm.progress import Callbacks
 from hdgemm.report import Report, Resumption, sum_stages, versions
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ class RunSequence:
 
     Parameters
     ----------
-    watch
+    callbacks
         Told of the whole.
     flops
         Floating-point operations of all runs together.
     """
 
-    def __init__(self, watch: Watch, flops: int) -> None:
-        self._watch = watch
+    def __init__(self, callbacks: Callbacks, flops: int) -> None:
+        self._callbacks = callbacks
         self._flops = max(1, flops)
         self._done = 0
         self._earlier = self._present = 0.0  # 10⁹ operations of the runs that ended, of this one
@@ -45,27 +45,31 @@ class RunSequence:
         """Count the seconds from now on: the first run is planned, and about to be executed."""
         self._began = time.perf_counter()
 
-    def next(self, flops: int) -> Watch:
+    def next(self, flops: int) -> Callbacks:
         """Return what the next run, of so many operations, is watched by.
 
-        The first run may be planned, with its watch, before `start`.
+        The first run may be planned, with its callbacks, before `start`.
         """
-        progress, observer, cancel = self._watch.progress, self._watch.observer, self._watch.cancel
+        progress, observer, cancel = (
+            self._callbacks.progress,
+            self._callbacks.observer,
+            self._callbacks.cancel,
+        )
         first, share = self._done / self._flops, flops / self._flops
         began = self._elapsed() if self._planned else 0.0
         self._planned += 1
         self._done += flops
         self._earlier, self._present = self._earlier + self._present, 0.0
-        return Watch(
+        return Callbacks(
             None if progress is None else partial(self._show, progress, first, share),
             None if observer is None else partial(_shift, observer, began),
             cancel,
-            None if self._watch.report is None else partial(self.add, began=began),
+            None if self._callbacks.report is None else partial(self.add, began=began),
         )
 
     def add(self, report: Report, *, began: float | None = None) -> None:
         """Take the report of a run that began after some seconds, or that has just ended."""
-        if self._watch.report is None:
+        if self._callbacks.report is None:
             return
         first = self._elapsed() - report.seconds if began is None else began
         events = tuple(
@@ -82,8 +86,8 @@ class RunSequence:
         summary
             Kind, shape and dtype of the whole; what the plans of the runs hold and expect is added.
         """
-        if self._watch.report is not None:
-            self._watch.report(joined(self._reports, self._elapsed(), summary))
+        if self._callbacks.report is not None:
+            self._callbacks.report(joined(self._reports, self._elapsed(), summary))
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._began

@@ -211,7 +211,7 @@ def _run(routine: Routine, given: Mapping[str, Any]) -> None:
     """Run a routine, or print its plan; `given` are the arguments of its command."""
     from hdgemm.call.keywords import Call
     from hdgemm.linalg.routines import plan_routine, run_routine
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
 
     parameters = _parameters(routine, given)
     _check_cluster(routine, given)
@@ -237,7 +237,7 @@ def _run(routine: Routine, given: Mapping[str, Any]) -> None:
     journal, restart = given.get("checkpoint", False), given.get("restart", False)
 
     def call(progress: Any) -> Report:
-        how = Call(options, None, Watch(progress), journal, restart)
+        how = Call(options, None, Callbacks(progress), journal, restart)
         return run_routine(routine, operands, outs, parameters, how)
 
     if given["dry_run"]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hdgemm.cluster._panel_job import AnyJob
     from hdgemm.cluster.blocks import BlockPool
     from hdgemm.cluster.receipts import Receipt
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
 
 _LOG: Final = logging.getLogger(__name__)
 #: Seconds between two looks at the list of workers and at the states of tasks.
@@ -68,7 +68,7 @@ class Coordinator:
         client: Any,
         job: AnyJob,
         checkpoint: ClusterCheckpoint,
-        watch: Watch,
+        callbacks: Callbacks,
         show: Callable[[Coordinator], None],
         *,
         itemsize: int,
@@ -92,7 +92,7 @@ class Coordinator:
         self._client = client
         self._job = job
         self._checkpoint = checkpoint
-        self._watch = watch
+        self._callbacks = callbacks
         self._flops_per_element = 1
         self._itemsize = itemsize
         self._measures_storage = bandwidth is None
@@ -171,7 +171,7 @@ class Coordinator:
         return len(self._tasks)
 
     def _check(self) -> None:
-        if self._watch.cancelled:
+        if self._callbacks.cancelled:
             raise CancelledRunError("the run was cancelled; the same call goes on with it")
         self._scheduler.check()
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import DeviceSpec
     from hdgemm.pipeline.tiles import Rect
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
     from hdgemm.run.session import Session
 
 #: Part of a worker's host memory that a block of C may take.
@@ -56,7 +56,7 @@ class Process(NamedTuple):
     """
 
     session: Session
-    watch: Watch
+    callbacks: Callbacks
     stack: ExitStack
     may_write: Callable[[], None]
 
@@ -127,7 +127,7 @@ class Job:
             slice(block.col, block.col + block.cols),
         )
         session = process.session
-        report = compute(part, Call(session=session, watch=process.watch))
+        report = compute(part, Call(session=session, callbacks=process.callbacks))
         receipt = Receipt.of(
             task.number, block, writer, report.timeline, report.stages, report.peak_memory_bytes
         )

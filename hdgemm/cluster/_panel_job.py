@@ -152,7 +152,7 @@ class PanelJob:
         options = replace(session.options, host_memory=max(1, memory - bar.nbytes - held))
         began = work.now()
         with session.running(options):
-            report = run_product(product, options, session, process.watch)
+            report = run_product(product, options, session, process.callbacks)
         work.add(began, report)
 
     def _store(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.base import Matrix
     from hdgemm.options import Options
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
     from hdgemm.report import Report
 
 
@@ -219,7 +219,7 @@ def run_product(
     lower: bool | None = None,
 ) -> Report:
     """Compute a product, or the triangle of its C that `lower` names; see `multiply`."""
-    options, watch = check_options(call.options), call.watch
+    options, callbacks = check_options(call.options), call.callbacks
     for letter, operand in product.inputs().items():
         Reference.of(operand, letter)  # refuses what other machines cannot reach
     extents = {"m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype.name}
@@ -230,11 +230,11 @@ def run_product(
         if durable.finished:
             return merged_report(extents, None, durable)
         with unchanged(product.inputs(), durable.output.matrix):
-            coordinator = _run(product, durable, client, options, watch, bandwidth)
+            coordinator = _run(product, durable, client, options, callbacks, bandwidth)
             report = merged_report(extents, coordinator, durable)
             if options.checks_product:
                 stored = product.stored_in(durable.output)
-                report = verify_product(report, stored, options, watch, lower=lower)
+                report = verify_product(report, stored, options, callbacks, lower=lower)
         durable.finish()
         return report
 
@@ -253,7 +253,7 @@ def _run(
     durable: ClusterCheckpoint,
     client: Any,
     options: Options,
-    watch: Watch,
+    callbacks: Callbacks,
     bandwidth: float | None,
 ) -> Coordinator:
     """Compute all blocks that are left."""
@@ -274,8 +274,8 @@ def _run(
         client,
         job,
         durable,
-        watch,
-        ClusterProgress(watch, c.shape),
+        callbacks,
+        ClusterProgress(callbacks, c.shape),
         itemsize=c.dtype.itemsize,
         bandwidth=bandwidth,
     ) as coordinator:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hdgemm.cluster._job import WorkerInfo
     from hdgemm.cluster.receipts import Receipt
     from hdgemm.pipeline.timeline import Event
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
 
 #: Rows and columns of the map of C; a character of a terminal is about twice as high as wide.
 _CELLS: Final = (16, 48)
@@ -43,8 +43,8 @@ class ClusterProgress:
     C has `shape` as it is stored.
     """
 
-    def __init__(self, watch: Watch, shape: tuple[int, int]) -> None:
-        self._watch = watch
+    def __init__(self, callbacks: Callbacks, shape: tuple[int, int]) -> None:
+        self._callbacks = callbacks
         self._began = time.perf_counter()
         self._shown = self._flops = 0
         self._cells = Cells(*shape, most=_CELLS)
@@ -55,11 +55,11 @@ class ClusterProgress:
         """Show what has been finished since the last call."""
         receipts = coordinator.receipts
         new, self._shown = receipts[self._shown :], len(receipts)
-        if self._watch.observer is not None:
+        if self._callbacks.observer is not None:
             for receipt in new:
                 for event in receipt.events:
-                    self._watch.observer(event)
-        if self._watch.progress is None:
+                    self._callbacks.observer(event)
+        if self._callbacks.progress is None:
             return
         for receipt in new:
             label = label_of(receipt.worker, coordinator.workers.known)
@@ -67,7 +67,7 @@ class ClusterProgress:
         self._flops += sum(receipt.flops for receipt in new)
         elapsed, part = time.perf_counter() - self._began, coordinator.part_done
         own = part - coordinator.part_before
-        self._watch.progress(
+        self._callbacks.progress(
             Progress(
                 percent=100.0 * part,
                 gflops=self._flops / elapsed / 1e9 if elapsed else 0.0,

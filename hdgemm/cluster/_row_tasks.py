@@ -25,7 +25,7 @@ from hdgemm.linalg.rows.source import TallRows
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.base import Converted, Operand
 from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.progress import Watch
+from hdgemm.progress import Callbacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -206,8 +206,8 @@ def reduce_rows(job: RowJob, first: int, last: int) -> Reduced:
         fewer = max(shape.n, -(-shape.m // _BLOCKS))
         if forced is None and plan.rows > fewer:
             plan = plan_pass(shape, works, memory, 1, rows=fewer)
-        watch = Watch(observer=events.append, cancel=cancel)
-        RowPass(rows, reducers, plan, watch, first=first).run()
+        callbacks = Callbacks(observer=events.append, cancel=cancel)
+        RowPass(rows, reducers, plan, callbacks, first=first).run()
     return Reduced(reducers, Receipt(str(worker.name), events))
 
 

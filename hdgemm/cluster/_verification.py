@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
     from hdgemm.product.product import Product
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
     from hdgemm.report import Report
 
 
 def verify_product(
-    report: Report, product: Product, options: Options, watch: Watch, *, lower: bool | None
+    report: Report, product: Product, options: Options, callbacks: Callbacks, *, lower: bool | None
 ) -> Report:
     """Check C, or the triangle of a symmetric C; return the report with the outcome.
 
@@ -37,11 +37,17 @@ def verify_product(
     if lower is not None:
         c = symmetric(c, lower=lower, hermitian=False)
         old = None if old is None else symmetric(old, lower=lower, hermitian=False)
-    return _verified(report, replace(product, old=old), c, options, watch)
+    return _verified(report, replace(product, old=old), c, options, callbacks)
 
 
 def verify_factor(
-    report: Report, a: Operand, factor: Operand, options: Options, watch: Watch, *, lower: bool
+    report: Report,
+    a: Operand,
+    factor: Operand,
+    options: Options,
+    callbacks: Callbacks,
+    *,
+    lower: bool,
 ) -> Report:
     """Check that A = L·L^H, or U^H·U, of the triangle of A that was read; else as
     `verify_product`.
@@ -50,11 +56,13 @@ def verify_factor(
     left, right = (factor, adjoint) if lower else (adjoint, factor)
     product = check_product(1.0, left, right, 0.0, None)
     whole = symmetric(a, lower=lower, hermitian=True)
-    return _verified(report, product, whole, options, watch)
+    return _verified(report, product, whole, options, callbacks)
 
 
 def _verified(
-    report: Report, product: Product, c: Operand, options: Options, watch: Watch
+    report: Report, product: Product, c: Operand, options: Options, callbacks: Callbacks
 ) -> Report:
-    settings = CheckSettings(memory=min(options.host_bytes or MEMORY, MEMORY), cancel=watch.cancel)
-    return with_verification(report, Check(product, c, settings), watch)
+    settings = CheckSettings(
+        memory=min(options.host_bytes or MEMORY, MEMORY), cancel=callbacks.cancel
+    )
+    return with_verification(report, Check(product, c, settings), callbacks)

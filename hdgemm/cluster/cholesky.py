@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hdgemm.cluster._checkpoint import ClusterCheckpoint
     from hdgemm.matrices.base import Operand
     from hdgemm.options import Options
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
     from hdgemm.report import Report
 
 #: Slabs of a large matrix: a worker alone factors a diagonal block while the others wait.
@@ -105,7 +105,7 @@ def cholesky(
     """
     check_client(client)
     call = Call.of(**keywords)
-    options, watch = check_options(call.options), call.watch
+    options, callbacks = check_options(call.options), call.callbacks
     bandwidth = parse_bandwidth(storage)
     matrix = open_operand(a, what="a")
     check_square(matrix.shape)
@@ -129,10 +129,12 @@ def cholesky(
             return merged_report(extents, None, durable)
         with unchanged({"A": matrix}, durable.output.matrix):
             run = _Run(matrix, lower, durable, client, options, bandwidth)
-            coordinator = run.factor(watch, check_finite)
+            coordinator = run.factor(callbacks, check_finite)
             report = merged_report(extents, coordinator, durable)
             if options.checks_product:
-                report = verify_factor(report, matrix, durable.output, options, watch, lower=lower)
+                report = verify_factor(
+                    report, matrix, durable.output, options, callbacks, lower=lower
+                )
         durable.finish()
         return report
 
@@ -157,7 +159,7 @@ class _Run:
         quantum = quantum_of(durable.output.matrix)
         self._quantum = quantum[::-1] if self._factor.trans else quantum
 
-    def factor(self, watch: Watch, check_finite: bool) -> Coordinator:
+    def factor(self, callbacks: Callbacks, check_finite: bool) -> Coordinator:
         """Compute all blocks that are left."""
         durable = self._durable
         done = self._done()
@@ -168,8 +170,8 @@ class _Run:
             self._client,
             job,
             durable,
-            watch,
-            ClusterProgress(watch, durable.output.matrix.shape),
+            callbacks,
+            ClusterProgress(callbacks, durable.output.matrix.shape),
             itemsize=_BLOCKS_IN_MEMORY * dtype.itemsize,
             bandwidth=self._bandwidth,
         ) as coordinator:

@@ -20,7 +20,7 @@ from hdgemm.cluster._job import Extents, Process, WorkerInfo
 from hdgemm.cluster._lease import lease_of
 from hdgemm.errors import HdgemmError
 from hdgemm.machine.limits import default_host_bytes
-from hdgemm.progress import Watch
+from hdgemm.progress import Callbacks
 from hdgemm.run.members import names_for
 from hdgemm.run.session import Session
 
@@ -167,7 +167,7 @@ def compute_block(topic: str, task: BlockTask) -> None:
             session = _KEPT.session(job, worker)
             session.disk_share = task.share
             lease = lease_of(worker)
-            process = Process(session, Watch(cancel=cancel), stack, lease.renew)
+            process = Process(session, Callbacks(cancel=cancel), stack, lease.renew)
             receipt, c = job.compute(task, process)
             receipt = replace(receipt, began=clock, seconds=time.perf_counter() - began)
         # The worker computes its next block while this one becomes durable.

@@ -44,7 +44,7 @@ class MinimumNorm:
     out, output
         Where x goes, as the caller gave it and described.
     how
-        Options, session and watch.
+        Options, session and callbacks.
     cond
         Singular values below `cond` times the largest one count as zero; None for eps.
     values
@@ -76,7 +76,7 @@ class MinimumNorm:
         self, rows: TallRows, plans: tuple[RowPlan, DensePlan, RowPlan], facts: dict[str, Any]
     ) -> tuple[Any, Any, int, NDArray[Any] | None]:
         reading, dense, multiplying = plans
-        passes = Passes(self.how.watch, sum(plan.flops for plan in plans))
+        passes = Passes(self.how.callbacks, sum(plan.flops for plan in plans))
         read = {"A": self.source.operand, "b": self.rhs.matrix.operand}
         with self.output.opened() as target, unchanged(read, target.stored.operand.matrix):
             b = self._right_hand_sides()

@@ -98,7 +98,7 @@ class QProduct:
                 target = qr.place(stack, self.output)
                 done = checkpoint_of(target)
                 if done.finished:
-                    report_done(qr.how.watch, done.plan, done.resumption)
+                    report_done(qr.how.callbacks, done.plan, done.resumption)
                     found = result_at(self.r_output.out)
                 else:
                     found = self._run_durably(target, work, factoring, multiplying, rows)
@@ -116,8 +116,8 @@ class QProduct:
     ) -> Any:
         """Factor, store R, and compute the slabs of the product that are left; return R."""
         qr, done = self.qr, checkpoint_of(target)
-        runs = RunSequence(qr.how.watch, factoring.flops + multiplying.flops)
-        qr.how = qr.how._replace(watch=runs.next(factoring.flops))
+        runs = RunSequence(qr.how.callbacks, factoring.flops + multiplying.flops)
+        qr.how = qr.how._replace(callbacks=runs.next(factoring.flops))
         reflectors = qr.factor_durably(work, factoring, (self.r_output.out, rows))
         with ExitStack() as stack:
             r = qr.place(stack, self.r_output, target)

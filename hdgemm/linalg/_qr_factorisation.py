@@ -51,7 +51,7 @@ _TALL: Final = 4
 
 
 class QrFactorisation:
-    """One QR factorisation; `how` has the session, options and watch of its call.
+    """One QR factorisation; `how` has the session, options and callbacks of its call.
 
     Parameters
     ----------
@@ -223,7 +223,9 @@ class QrFactorisation:
     def recorder(self, *plans: SlabPlan) -> Recorder:
         """Return the recorder of one or more passes."""
         devices = {name for plan in plans for name in plan.devices}
-        return Recorder(self.how.watch, sum(plan.flops for plan in plans), devices=sorted(devices))
+        return Recorder(
+            self.how.callbacks, sum(plan.flops for plan in plans), devices=sorted(devices)
+        )
 
     def factor_with_r(self, v: StoredMatrix, r: OpenOutput, plan: SlabPlan) -> Reflectors:
         """Compute and report the reflectors, which are stored in `v`, and R."""
@@ -252,7 +254,7 @@ class QrFactorisation:
         if done is not None and done.finished and isinstance(done.plan, SlabPlan):
             reflectors = Reflectors(target.stored, done.plan)
             reflectors.restore(done)
-            report_done(self.how.watch, done.plan, done.resumption)
+            report_done(self.how.callbacks, done.plan, done.resumption)
             return reflectors
         check = check_finite_slab if self.check_finite else None
         with slab_run(self.source, target.stored, target, self.how, check, plan) as pipeline:
@@ -285,14 +287,14 @@ class QrFactorisation:
 
     def copy_r(self, v: StoredMatrix, r: StoredMatrix, plan: SlabPlan) -> None:
         """Store R, which lies on and above the diagonal of the reflectors, slab by slab."""
-        recorder = Recorder(self.how.watch, 0)
+        recorder = Recorder(self.how.callbacks, 0)
         for first, last, _ in plan.slabs:
             recorder.check_cancel()
             r[:, first:last] = upper_columns(v, r.shape[0], first, last)
 
     def copy_r_durably(self, done: SlabCheckpoint, reflectors: Reflectors) -> None:
         """Store the slabs of R that are left, from the reflectors."""
-        factoring, recorder = reflectors.plan, Recorder(self.how.watch, 0)
+        factoring, recorder = reflectors.plan, Recorder(self.how.callbacks, 0)
         plan = done.plan
         if not isinstance(plan, SlabPlan):
             plan = SlabPlan(

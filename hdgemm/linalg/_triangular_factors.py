@@ -135,13 +135,13 @@ class _Call:
         """
         m = self.source.shape[0]
         flops = SlabPlan.of_array("lu", *self.source.shape, self._dtype.name).flops
-        portions = RunSequence(self.run_as.watch, flops)
+        portions = RunSequence(self.run_as.callbacks, flops)
         lower = self._output(places[0], self._shapes[0], command)
         upper = self._output(places[1], self._shapes[1])
         with (
             prepare_lu_factors(
                 self.a,
-                self.run_as._replace(watch=portions.next(flops)),
+                self.run_as._replace(callbacks=portions.next(flops)),
                 overwrite_a=overwrite_a and not lower.durable,
                 check_finite=self.check_finite,
                 output=lower,
@@ -150,7 +150,7 @@ class _Call:
         ):
             done = left.checkpoint
             if done is not None and done.finished:
-                report_done(self.run_as.watch, done.plan, done.resumption)
+                report_done(self.run_as.callbacks, done.plan, done.resumption)
                 p = _permutation(_recorded(done), m)
                 return p, left.result(), result_at(places[1])
             portions.start()

@@ -347,7 +347,7 @@ class _Factorisation:
             if array is not None:
                 self._factor_array(matrix, array, new=target.new)
             elif (done := target.checkpoint) is not None and done.finished:
-                report_done(how.watch, done.plan, done.resumption)
+                report_done(how.callbacks, done.plan, done.resumption)
             else:
                 with slab_run(matrix, factor, target, how, self.check, self.plan) as pipeline:
                     method = TrapezoidElimination(pipeline)
@@ -363,7 +363,7 @@ class _Factorisation:
     def _factor_array(self, matrix: StoredMatrix, array: NDArray[Any], *, new: bool) -> None:
         """Factor in a column-major array, which the result is; on the host without devices."""
         plan, how = self.plan, self.how
-        recorder = Recorder(how.watch, plan.flops, devices=device_names(how.options))
+        recorder = Recorder(how.callbacks, plan.flops, devices=device_names(how.options))
         n = len(array)
         for place in _strips(n):
             first, last, _ = place

@@ -348,7 +348,7 @@ def prepare_fit(x: Any, call: Call, request: Request) -> Iterator[Prepared[Compo
             with durable_rows(call, place, {"A": source}, decisive) as durable:
                 if durable is not None:
                     durable.begin(planned.fit.reading, planned.fit.limits)
-                passes = Passes(run.watch, sum(part.flops for part in parts), durable)
+                passes = Passes(run.callbacks, sum(part.flops for part in parts), durable)
                 with reads_unchanged(source):
                     found, facts = planned.find(passes)
                 passes.finish(facts)
@@ -398,7 +398,7 @@ def prepare(
                 )
                 if durable is not None:
                     durable.begin(planned.fit.reading, planned.fit.limits)
-                passes = Passes(run.watch, sum(part.flops for part in parts), durable)
+                passes = Passes(run.callbacks, sum(part.flops for part in parts), durable)
                 targets = open_results(stack, results, source)
                 scores, components, mean = (target.stored for target in targets)
                 found, facts = planned.find(passes)

@@ -398,7 +398,7 @@ def _prepare(
                 )
                 if durable is not None:
                     durable.begin(plan)
-                passes = Passes(call.watch, plan.flops, durable)
+                passes = Passes(call.callbacks, plan.flops, durable)
                 target = result.opened(stack)
                 stack.enter_context(input_unchanged(source, target.stored))
                 moments = _moments(rows, passes, plan)

@@ -284,9 +284,9 @@ def cond(
     with open_square(a) as matrix, open_run(call) as run:
         n, dtype = matrix.shape[0], matrix.dtype.newbyteorder("=")
         flops = SlabPlan.of_array("lu", n, n, dtype.name).flops if factors is None else 0
-        portions = RunSequence(call.watch, flops)
+        portions = RunSequence(call.callbacks, flops)
         given = a if factors is None else check_pair(factors, "factors", LUFactors)
-        watched = run._replace(watch=portions.next(flops))
+        watched = run._replace(callbacks=portions.next(flops))
         with prepare_lu_factors(given, watched, check_finite=False) as prepared:
             _check_memory(prepared.described, run)
             norm = norm_inf(matrix if p == np.inf else matrix.T, host_bytes(run.options) // 2)
@@ -307,8 +307,8 @@ def cond(
                     check_finite=False,
                     options=run.options,
                     session=run.session,
-                    observer=call.watch.observer,
-                    cancel=call.watch.cancel,
+                    observer=call.callbacks.observer,
+                    cancel=call.callbacks.cancel,
                     report=portions.add,
                 )
                 return result

@@ -475,7 +475,7 @@ class _LeadingTriplets:
             if durable is not None:
                 durable.begin(iteration.application, iteration.limits)
             flops = sum(plan.flops for plan in (*iteration.parts, *self.final))
-            return self._stored(Passes(iteration.how.watch, flops, durable))
+            return self._stored(Passes(iteration.how.callbacks, flops, durable))
 
     def _stored(self, passes: Passes) -> Any:
         pairs, facts = self.iteration.run(passes, NormalProduct, largest)
@@ -567,7 +567,7 @@ def prepare_eigsh(
             with durable_rows(call, place_of(outs), {"A": source}, decisive) as durable:
                 if durable is not None:
                     durable.begin(application, iteration.limits)
-                return store(Passes(run.watch, application.flops * extents.passes, durable))
+                return store(Passes(run.callbacks, application.flops * extents.passes, durable))
 
         def store(passes: Passes) -> Any:
             pairs, found = iteration.run(passes, lambda q: GatheredProduct(q, n), CHOICES[which])

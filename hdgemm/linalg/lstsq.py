@@ -253,7 +253,7 @@ class _LeastSquares:
         ):
             if durable is not None:
                 durable.begin(self.plan)
-            RowPass(self.rows, [found], self.plan, self.call.watch, checkpoint=durable).run()
+            RowPass(self.rows, [found], self.plan, self.call.callbacks, checkpoint=durable).run()
             x, rank, s = _solve_triangle(found, self.cond, self.driver)
             target.stored[:, :] = x
         full = (m > n or n == 0) and rank == n and self.driver != "gelsy"

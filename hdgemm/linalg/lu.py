@@ -230,7 +230,7 @@ class _Factorisation:
                 pivots, zero = self._factor_array(array)
             elif (done := target.checkpoint) is not None and done.finished:
                 pivots, zero = recorded(done)
-                report_done(self.how.watch, done.plan, done.resumption)
+                report_done(self.how.callbacks, done.plan, done.resumption)
             else:
                 with slab_run(
                     source, target.stored, target, self.how, self.check, self.plan
@@ -243,7 +243,7 @@ class _Factorisation:
     def _factor_array(self, array: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
         """Factor in a column-major array, which the result is."""
         plan, run = self.plan, self.how
-        recorder = Recorder(run.watch, plan.flops, devices=device_names(run.options))
+        recorder = Recorder(run.callbacks, plan.flops, devices=device_names(run.options))
         with recorder.operation("load1", 0, nbytes=array.nbytes):
             self.source.read(array)
         if self.check is not None:

@@ -132,7 +132,7 @@ def prepare(
         facts = facts_of("norm", source.shape, rows.dtype.name, run.options)
 
         def compute() -> float:
-            passes = Passes(call.watch, plan.flops)
+            passes = Passes(call.callbacks, plan.flops)
             if source.size:
                 passes.reduce(rows, [reducer], plan)
             passes.finish(facts)

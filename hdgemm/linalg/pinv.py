@@ -254,7 +254,7 @@ class _PseudoInverse:
             durable = stack.enter_context(durable_rows(self.call, place, inputs, decisive))
             if durable is not None:
                 durable.begin(reading, RunLimits.of(self.how))
-            passes = Passes(self.how.watch, sum(plan.flops for plan in self.plans), durable)
+            passes = Passes(self.how.callbacks, sum(plan.flops for plan in self.plans), durable)
             target = self.result.opened(stack)
             stack.enter_context(input_unchanged(self.source, target.stored))
             triangle = RFactor(dense.n, self.rows.dtype)

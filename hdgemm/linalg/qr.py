@@ -385,7 +385,7 @@ def _r(qr: QrFactorisation, r_out: Any, command: Command | None) -> Prepared[tup
             if done is None:
                 qr.factor_with_r(qr.place(stack, place, r).stored, r, plan)
             elif done.finished:
-                report_done(qr.how.watch, done.plan, done.resumption)
+                report_done(qr.how.callbacks, done.plan, done.resumption)
             else:
                 qr.copy_r_durably(done, qr.factor_durably(work, plan))
         return (r.result(),)
@@ -409,7 +409,7 @@ def _tall(
                 durable.begin(plan)
             found = Triangle.zeros(plan.n, 0, qr.dtype)
             source = TallRows(qr.source, qr.dtype, check_finite=qr.check_finite)
-            RowPass(source, [found], plan, qr.how.watch, checkpoint=durable).run()
+            RowPass(source, [found], plan, qr.how.callbacks, checkpoint=durable).run()
             r.stored[: plan.n, :] = found.r
             if not r.new:
                 r.stored[plan.n :, :] = np.zeros((), qr.dtype)

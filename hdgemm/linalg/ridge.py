@@ -236,7 +236,7 @@ class _Ridge:
             shift = estimated_mean(self.rows.a, self.rows.dtype) if self.rows.ones else None
             rows = replace(self.rows, shift=shift)
             found = Triangle.zeros(rows.shape.n, rows.shape.p, rows.dtype)
-            passes = Passes(self.call.watch, flops, durable)
+            passes = Passes(self.call.callbacks, flops, durable)
             passes.reduce(rows, [found], self.plans[0])
             fit = passes.dense(self.plans[1], lambda: self._fit(found, shift))
             self._store(fit.x)

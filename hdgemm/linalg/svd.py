@@ -287,7 +287,7 @@ def prepare_values(
                 durable = stack.enter_context(durable_rows(call, out, {"A": source}, decisive))
                 if durable is not None:
                     durable.begin(reading, RunLimits.of(run))
-                passes = Passes(call.watch, reading.flops + dense.flops, durable)
+                passes = Passes(call.callbacks, reading.flops + dense.flops, durable)
                 (target,) = open_results(stack, (values,), source)
                 find = _gram_values if method == "gram" else _triangle_values
                 s = find(rows, reading, dense, passes)
@@ -405,7 +405,7 @@ class _Decomposition:
             durable = stack.enter_context(durable_rows(self.call, place, inputs, decisive))
             if durable is not None:
                 durable.begin(self.plans[0], RunLimits.of(self.how))
-            passes = Passes(self.how.watch, sum(plan.flops for plan in self.plans), durable)
+            passes = Passes(self.how.callbacks, sum(plan.flops for plan in self.plans), durable)
             targets = open_results(stack, self.results, self.source)
             u, s, vh = (target.stored for target in targets)
             tall = TallSvd(self.rows, self.plans, self.driver, folder_of(self.source), self.how)

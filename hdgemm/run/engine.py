@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Problem
     from hdgemm.pipeline.timeline import Observer
     from hdgemm.product.product import Product
-    from hdgemm.progress import TileGrid, Watch
+    from hdgemm.progress import Callbacks, TileGrid
     from hdgemm.report import Report, Resumption
     from hdgemm.run.checkpoint import ProductCheckpoint
     from hdgemm.run.session import Session
@@ -49,7 +49,7 @@ def run_product(
     product: Product,
     options: Options,
     session: Session,
-    watch: Watch,
+    callbacks: Callbacks,
     *,
     plan: Plan | None = None,
     checkpoint: ProductCheckpoint | None = None,
@@ -61,10 +61,10 @@ def run_product(
     with the plan to go on with where there is one.
 
     Raises `DoesNotFitError` when no plan fits the limits, `DeviceError` when a device failed and no
-    other is left, `CancelledRunError` for `watch.cancel`: C is not finished.
+    other is left, `CancelledRunError` for `callbacks.cancel`: C is not finished.
     """
     if not product.reads_product:
-        return _scale(product, watch)
+        return _scale(product, callbacks)
     product = product.row_major()
     if plan is not None:
         names: tuple[str, ...] = (plan.device.name,)
@@ -72,7 +72,7 @@ def run_product(
         names = names_for(options, product.flops, gpu_of(product))
     if checkpoint is not None:
         names = checkpoint.choose_devices(names, options)
-    run = _Run(product, options, session, watch, checkpoint)
+    run = _Run(product, options, session, callbacks, checkpoint)
     with session.running(options):
         start, calibrated = time.perf_counter(), session.calibration_seconds
         with EnergyMeter(names) as meter:
@@ -91,7 +91,7 @@ class _Run:
     product: Product
     options: Options
     session: Session
-    watch: Watch
+    callbacks: Callbacks
     checkpoint: ProductCheckpoint | None
 
     def _problem_for(self, device: Device, *, shared: bool) -> Problem:
@@ -108,7 +108,7 @@ class _Run:
             self.options,
             self.session,
             folder=self.product.folder,
-            watch=self.watch,
+            callbacks=self.callbacks,
         )
 
     def alone(self, name: str, plan: Plan | None) -> Report:
@@ -181,7 +181,7 @@ class _Run:
                 member.device,
                 replace(operands, c=c),
                 observer=observer,
-                cancel=self.watch.cancel,
+                cancel=self.callbacks.cancel,
                 checks=checks,
                 cache=self.session.slots(member.device),
             )
@@ -220,7 +220,7 @@ class _Run:
                 options,
                 session=self.session,
                 observer=observer,
-                cancel=self.watch.cancel,
+                cancel=self.callbacks.cancel,
                 done=done,
                 replan=None if self.checkpoint else self._with_less_memory,
             )
@@ -247,10 +247,10 @@ class _Run:
 
         In a durable run every stored piece is recorded.
         """
-        callback = self.watch.progress
+        callback = self.callbacks.progress
         meter = None if callback is None else ProgressMeter(work, callback, tiles=tiles)
         with nullcontext(c) if self.checkpoint is None else self.checkpoint.recording(c) as stored:
-            yield stored, both(self.watch.observer, meter)
+            yield stored, both(self.callbacks.observer, meter)
             stored.flush()
         if meter is not None:
             meter.finish()
@@ -259,10 +259,10 @@ class _Run:
         return None if self.checkpoint is None else self.checkpoint.resumption
 
 
-def _scale(product: Product, watch: Watch) -> Report:
+def _scale(product: Product, callbacks: Callbacks) -> Report:
     """Compute C := beta·C, where alpha or an extent is zero and no plan is needed."""
     start = time.perf_counter()
-    run_scaling(product.beta, product.old, product.storing, product.dtype, cancel=watch.cancel)
+    run_scaling(product.beta, product.old, product.storing, product.dtype, cancel=callbacks.cancel)
     seconds = time.perf_counter() - start
     host = DeviceSpec()
     none = (NO_SLOTS,) * 5

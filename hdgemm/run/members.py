@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.plan import Plan, Problem
     from hdgemm.product.product import Product
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
     from hdgemm.run.session import Session
 
 #: Products below this many flop are not worth asking drivers for an accelerator.
@@ -100,7 +100,7 @@ def plan_members(
     session: Session,
     *,
     folder: FilePath | None = None,
-    watch: Watch | None = None,
+    callbacks: Callbacks | None = None,
 ) -> list[Member]:
     """Open the devices and plan the product for each; `DoesNotFitError` when one cannot hold a
     tile.
@@ -113,7 +113,7 @@ def plan_members(
     for name in names:
         device = session.device(name, options)
         problem = problem_for(device)
-        machine = session.machine(device.spec, problem, folder, options.threads, watch)
+        machine = session.machine(device.spec, problem, folder, options.threads, callbacks)
         plan = plan_for(problem, options, device.spec, machine, members=len(names))
         members.append(Member(device.spec.name, device, plan))
     if len({member.name for member in members}) < len(members):

@@ -21,7 +21,7 @@ from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.slot_cache import SlotCache
 from hdgemm.pipeline.sync import RUNNING, Worker
-from hdgemm.progress import CalibrationMeter, Watch
+from hdgemm.progress import CalibrationMeter, Callbacks
 from hdgemm.tables import Table
 
 if TYPE_CHECKING:
@@ -157,17 +157,17 @@ class Session:
         problem: Problem,
         folder: Path | None,
         threads: int | None,
-        watch: Watch | None = None,
+        callbacks: Callbacks | None = None,
     ) -> Machine:
         """Return the rates for the plan of a problem.
 
         They are measured at first use if the problem is large enough to be worth it, and stay the
-        same for the session, so that the same product has the same plan. `watch` receives the
+        same for the session, so that the same product has the same plan. `callbacks` receives the
         progress of the measurement and may cancel it.
         """
         key = (device, folder, threads, problem.in_place, problem.flops >= WORTH_MEASURING)
         if key not in self._machines:
-            meter = CalibrationMeter(watch or Watch())
+            meter = CalibrationMeter(callbacks or Callbacks())
             self._machines[key] = machine_for(
                 problem, device, folder, threads=threads, progress=meter, cancel=meter.cancel
             )

@@ -74,7 +74,7 @@ def _run_routine(call: Call, options: Options, watch: JobWatch) -> Outcome:
     from hdgemm.linalg.routines import run_routine
 
     routine = commands()[call.process]
-    seen = progress.Watch(
+    seen = progress.Callbacks(
         lambda snapshot: watch.progress(asdict(snapshot)), watch.observer, watch.cancel
     )
     outs = routine.places(call.parameters, call.out, FactorFiles.of(call.out).array)

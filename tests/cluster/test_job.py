@@ -12,7 +12,7 @@ from hdgemm.cluster.references import Reference
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.options import Options
 from hdgemm.pipeline.tiles import Rect
-from hdgemm.progress import Watch
+from hdgemm.progress import Callbacks
 from hdgemm.run.session import Session
 from tests.reference import assert_close_in_eps
 
@@ -42,7 +42,7 @@ def test_each_block_has_the_plan_of_a_product_of_its_own(tmp_path, monkeypatch):
         work = job.Job("run", "topic", *references, None, 1.0, 0.0, a.dtype, a.dtype, options)
         for block in (Rect(0, 0, 34, 20), Rect(34, 0, 16, 20)):
             with ExitStack() as stack:
-                process = job.Process(session, Watch(), stack, lambda: None)
+                process = job.Process(session, Callbacks(), stack, lambda: None)
                 receipt, written = work.compute(BlockTask(0, block, 1e9), process)
                 written.sync()
             assert receipt.block == block

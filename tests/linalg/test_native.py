@@ -15,7 +15,7 @@ from hdgemm.linalg.devices._native import factor_native
 from hdgemm.pipeline.devices.cuda import driven_by, open_device as open_cuda
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.opencl import list_devices, open_device
-from hdgemm.progress import Watch
+from hdgemm.progress import Callbacks
 from tests.linalg.matrices import (
     DTYPES,
     SOUND,
@@ -52,9 +52,9 @@ def device(request):
     found.close()
 
 
-def factor(name, device, a, *, panel=20, watch=None):
+def factor(name, device, a, *, panel=20, callbacks=None):
     array = np.array(a, order="F")
-    found = factor_native(name, device, array, Recorder(watch or Watch(), 0), panel=panel)
+    found = factor_native(name, device, array, Recorder(callbacks or Callbacks(), 0), panel=panel)
     return array, found
 
 
@@ -123,7 +123,7 @@ def test_matrices_pass_through_staging_in_pieces(device, monkeypatch, name):
     reports, above = [], np.triu_indices(75, 1)
     a = positive_definite(75, "float64")
     expected, _ = factor(name, device, a)
-    recorder = Recorder(Watch(report=reports.append), 0)
+    recorder = Recorder(Callbacks(report=reports.append), 0)
     array, stages = np.array(a, order="F"), ("load2", "store1")
     if name == "cholesky":
         array[above] = np.nan
@@ -166,9 +166,9 @@ def test_a_run_can_be_cancelled(device):
         if event.stage == "mult1":
             cancel.set()
 
-    watch = Watch(observer=observe, cancel=cancel)
+    callbacks = Callbacks(observer=observe, cancel=cancel)
     with pytest.raises(CancelledRunError):
-        factor("lu", device, random_matrix(75, 75, "float64"), watch=watch)
+        factor("lu", device, random_matrix(75, 75, "float64"), callbacks=callbacks)
     assert sum(event.stage == "mult1" for event in events) == 1
 
 

@@ -70,12 +70,12 @@ def test_scratch_files_lie_beside_a_zarr_store_without_a_name(
     before = sorted((tmp_path / "A.zarr").rglob("*"))
     beside, names = [], set()
 
-    def watch(_):
+    def callbacks(_):
         assert sorted((tmp_path / "A.zarr").rglob("*")) == before
         beside[-1] |= tmp_path in open_folders()
         names.update(path.name for path in tmp_path.iterdir())
 
-    how = {"options": SLABS, "observer": watch}
+    how = {"options": SLABS, "observer": callbacks}
     place = f"{tmp_path / 'A.zarr'}::g/S"
     unit = 30 * n * np.finfo(np.float64).eps * np.linalg.norm(s)
     calls = (

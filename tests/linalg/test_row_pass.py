@@ -21,7 +21,7 @@ def run_pass(rows, reducers, *, height=7, cores=2, report=None, observer=None):
     options = hdgemm.Options(tile=(height, 1, 1), host_memory="50MB", threads=cores)
     with open_run(Call.of(options=options, report=report, observer=observer)) as run:
         plan = plan_for(rows, reducers, None, run)
-        RowPass(rows, reducers, plan, run.watch).run()
+        RowPass(rows, reducers, plan, run.callbacks).run()
     return plan
 
 

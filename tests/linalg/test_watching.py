@@ -9,7 +9,7 @@ from hdgemm import linalg
 from hdgemm.call.run_sequence import RunSequence
 from hdgemm.errors import InputError
 from hdgemm.options import Options
-from hdgemm.progress import Progress, Watch
+from hdgemm.progress import Callbacks, Progress
 
 CALLS = sorted(
     name
@@ -52,10 +52,10 @@ def test_a_factorisation_shows_its_progress(capsys):
 
 def test_the_speed_of_several_runs_counts_the_work_of_all():
     shown = []
-    portions = RunSequence(Watch(shown.append), 300)
+    portions = RunSequence(Callbacks(shown.append), 300)
     for flops, percent, gflops, elapsed in ((200, 100.0, 2.0, 3.0), (100, 50.0, 1.0, 4.0)):
-        watch = portions.next(flops)
-        watch.progress(Progress(percent, gflops, elapsed, None, None, 0, 0))
+        callbacks = portions.next(flops)
+        callbacks.progress(Progress(percent, gflops, elapsed, None, None, 0, 0))
     assert shown[-1].percent == pytest.approx(100 * 250 / 300)
     assert shown[-1].gflops * shown[-1].elapsed == pytest.approx(2.0 * 3.0 + 1.0 * 4.0)
 

@@ -47,7 +47,7 @@ def qr_on_devices(
     m, n = source.shape
     k = min(m, n)
     array = np.empty((m, n), source.dtype.newbyteorder("="), "F")
-    recorder = Recorder(run.watch, plan.flops, devices=device_names(run.options))
+    recorder = Recorder(run.callbacks, plan.flops, devices=device_names(run.options))
     with recorder.operation("load1", 0, nbytes=array.nbytes):
         source.read(array)
     if check_finite:

@@ -141,7 +141,7 @@ def slab_devices(shape: tuple[int, int], dtype: str, run: OpenRun) -> SlabDevice
     DeviceUnavailableError
         When a device cannot be used.
     """
-    options, session, watch = run
+    options, session, callbacks = run
     (m, n), names = shape, update_devices(options)
     if not names:
         return None
@@ -154,7 +154,7 @@ def slab_devices(shape: tuple[int, int], dtype: str, run: OpenRun) -> SlabDevice
         if not hasattr(device, "permute"):
             raise InputError(f"{name} has no kernels for factorisations: choose another device")
         devices.append(device)
-        machines.append(session.machine(device.spec, problem, None, options.threads, watch))
+        machines.append(session.machine(device.spec, problem, None, options.threads, callbacks))
     return SlabDevices(tuple(devices), tuple(machines))
 
 

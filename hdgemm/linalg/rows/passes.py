@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.rows.checkpoint import RowCheckpoint
     from hdgemm.linalg.rows.reducer import Reducer
     from hdgemm.linalg.rows.source import TallRows
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
 
 _T = TypeVar("_T")
 
@@ -28,7 +28,7 @@ class Passes:
 
     Parameters
     ----------
-    watch
+    callbacks
         Told of the whole.
     flops
         Floating-point operations of the whole, as far as they are known beforehand.
@@ -37,8 +37,10 @@ class Passes:
         without one.
     """
 
-    def __init__(self, watch: Watch, flops: int, checkpoint: RowCheckpoint | None = None) -> None:
-        self._runs = RunSequence(watch, flops)
+    def __init__(
+        self, callbacks: Callbacks, flops: int, checkpoint: RowCheckpoint | None = None
+    ) -> None:
+        self._runs = RunSequence(callbacks, flops)
         self._checkpoint = checkpoint
 
     def reduce(
@@ -50,10 +52,10 @@ class Passes:
         reverse: bool = False,
     ) -> None:
         """Execute one pass; parameters as for `RowPass`."""
-        watch = self._runs.next(plan.flops)
+        callbacks = self._runs.next(plan.flops)
         stores = any(reducer.target is not None for reducer in reducers)
         durable = None if stores else self._checkpoint
-        RowPass(rows, reducers, plan, watch, reverse=reverse, checkpoint=durable).run()
+        RowPass(rows, reducers, plan, callbacks, reverse=reverse, checkpoint=durable).run()
 
     def keep(self, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """Return what `make` returns, of a durable run the same array when it goes on."""

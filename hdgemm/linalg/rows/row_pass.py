@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.rows.reducer import Reducer
     from hdgemm.linalg.rows.source import TallRows
     from hdgemm.pipeline.plan import Stage
-    from hdgemm.progress import Watch
+    from hdgemm.progress import Callbacks
 
 
 def plan_for(
@@ -64,7 +64,7 @@ class RowPass:
         What is computed, in this order; they are empty.
     plan
         The `plan_for` these rows and reducers.
-    watch
+    callbacks
         Told of the operations, and of the end with a report.
     reverse
         Each core takes its blocks from the last one to the first one.
@@ -77,7 +77,7 @@ class RowPass:
     --------
     >>> triangle = Triangle.zeros(n, 0, dtype)
     >>> plan = plan_for(rows, [triangle], folder_of(rows.a), run)
-    >>> RowPass(rows, [triangle], plan, run.watch).run()
+    >>> RowPass(rows, [triangle], plan, run.callbacks).run()
     >>> r = triangle.r
     """
 
@@ -86,7 +86,7 @@ class RowPass:
         rows: TallRows,
         reducers: Sequence[Reducer],
         plan: RowPlan,
-        watch: Watch,
+        callbacks: Callbacks,
         *,
         reverse: bool = False,
         checkpoint: RowCheckpoint | None = None,
@@ -95,7 +95,7 @@ class RowPass:
         if any(reducer.overwrites for reducer in reducers[:-1]):
             raise ValueError("only the last reducer of a pass may overwrite its blocks")
         self._rows, self._reducers, self._plan = rows, reducers, plan
-        self._recorder = Recorder(watch, plan.flops)
+        self._recorder = Recorder(callbacks, plan.flops)
         self._checkpoint, self._reverse = checkpoint, reverse
         self._first = first
         self._column_major = any(reducer.column_major for reducer in reducers)

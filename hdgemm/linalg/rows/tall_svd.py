@@ -41,7 +41,7 @@ class TallSvd:
     folder
         Of the file of A, or None.
     how
-        Options, session and watch.
+        Options, session and callbacks.
     """
 
     rows: TallRows

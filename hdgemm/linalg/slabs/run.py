@@ -56,7 +56,7 @@ def slab_run(
         checkpoint.begin(plan, run.options)
     factored, final = (0, 0) if checkpoint is None else (checkpoint.done(0), checkpoint.done(1))
     before = plan.flops_of(plan.slabs[factored - 1].last) if factored else 0
-    recorder = Recorder(run.watch, plan.flops, done=before, devices=plan.devices)
+    recorder = Recorder(run.callbacks, plan.flops, done=before, devices=plan.devices)
     pipeline = SlabPipeline(
         a,
         out,

@@ -24,7 +24,7 @@ from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.product.aliasing import overlaps
 from hdgemm.product.arguments import result_dtype
 from hdgemm.product.target import single
-from hdgemm.progress import Watch
+from hdgemm.progress import Callbacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -150,7 +150,7 @@ class SolvedColumns:
     out, output
         Where X goes, as the caller gave it and described.
     how
-        Options, session and watch.
+        Options, session and callbacks.
     check_finite
         Raise `InputError` for NaN and Inf in B.
     """
@@ -207,13 +207,13 @@ class SolvedColumns:
         with self.output.opened() as target:
             done = target.checkpoint
             if done is not None and done.finished:
-                report_done(self.how.watch, plan, done.resumption)
+                report_done(self.how.callbacks, plan, done.resumption)
             else:
                 compute(target)
         return self.rhs.result(self.out, target)
 
     def solve(
-        self, solver: ColumnSolver, plan: SolvePlan, watch: Watch, target: OpenOutput
+        self, solver: ColumnSolver, plan: SolvePlan, callbacks: Callbacks, target: OpenOutput
     ) -> None:
         """Store X, as planned."""
         solve_columns(
@@ -221,7 +221,7 @@ class SolvedColumns:
             self.rhs.matrix,
             target.stored,
             self.rhs.dtype,
-            self.how._replace(watch=watch),
+            self.how._replace(callbacks=callbacks),
             check_finite=self.check_finite,
             checkpoint=target.checkpoint,
             plan=plan,
@@ -242,7 +242,7 @@ def prepare_solution(
     with rhs.matrix, open_run(call) as run:
         solution = SolvedColumns.of(rhs, out, run, command, check_finite=check_finite)
         plan = solution.plan(solver)
-        compute = partial(solution.solve, solver, plan, run.watch)
+        compute = partial(solution.solve, solver, plan, run.callbacks)
         yield PreparedMatrix(plan, partial(solution.run, compute, plan), solution.output.matrix)
 
 
@@ -272,7 +272,7 @@ def solve_columns(
         checkpoint.begin(plan, run.options)
     start = 0 if checkpoint is None else checkpoint.done(0)
     finished = sum(group.width for group in plan.slabs[:start])
-    recorder = Recorder(run.watch, plan.flops, done=plan.flops_of(finished))
+    recorder = Recorder(run.callbacks, plan.flops, done=plan.flops_of(finished))
     inputs = {"B": rhs.operand}
     for each in solver.triangles:  # of one matrix
         inputs["A"] = each.matrix.operand
@@ -325,7 +325,7 @@ def _plan(
     """Return the groups of columns that are solved at once."""
     n, p = rhs.shape
     folder = folder_of(*(each.matrix for each in solver.triangles), target)
-    machine = machine_of((n, n), dtype, folder, run._replace(watch=Watch()), depth=p)
+    machine = machine_of((n, n), dtype, folder, run._replace(callbacks=Callbacks()), depth=p)
     return plan_solve(
         rhs.shape,
         dtype,

@@ -322,7 +322,7 @@ def _call(run: OpenRun, output: Output | None) -> Call:
     return Call(
         run.options,
         run.session,
-        run.watch,
+        run.callbacks,
         checkpoint=command is not None,
         restart=command is not None and command.restart,
     )

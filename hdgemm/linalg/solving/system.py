@@ -201,7 +201,7 @@ def prepare_system(
             solution.output.durable,
         )
         portions, flops = _portions(system, run)
-        watched = run._replace(watch=portions.next(flops[0]))
+        watched = run._replace(callbacks=portions.next(flops[0]))
         factors = stack.enter_context(
             _factors(part, watched, needed, solution.output, name, in_memory=in_memory)
         )
@@ -227,7 +227,7 @@ def _portions(system: System, run: OpenRun) -> tuple[RunSequence, tuple[int, int
     if isinstance(system.a, tuple):
         factoring = 0
     solving = flops_per_multiply_add(dtype) * n * n * p
-    return RunSequence(run.watch, factoring + solving), (factoring, solving)
+    return RunSequence(run.callbacks, factoring + solving), (factoring, solving)
 
 
 def _factors(
