@@ -27,7 +27,7 @@ def prepare(a, w, out, call, *, scale=1.0, shifts=(), side="left"):
         plan = JointPlan(facts_of("shift", one.shape, one.dtype.name, run.options), ())
 
         def compute():
-            recorder = Recorder(run.watch, 1)
+            recorder = Recorder(run.callbacks, 1)
             x, y = np.asarray(one), np.asarray(other)
             found = scale * (x + y) + sum(shifts), x - y
             for place, matrix in zip(out, found, strict=True):

@@ -117,6 +117,8 @@ def plan_slabs(
             f"slabs of {-(-n // _MOST_SLABS)} columns or more, or let the planner choose"
         )
     depth = min(m, n) if kind == "qr" else reflectors.last
+    if block is not None:
+        block = min(block, max(m, n, 1))  # a plan's sums are of 64 bits
 
     def shape(block: int, buffers: int, width: int | None) -> _Shape:
         held, beside = n, PIECE_BYTES if durable else 0
