@@ -505,12 +505,11 @@ from hdgemm import mpi
 
 a = np.eye(4)
 for _ in range(700):
-    sign, logarithm = mpi.slogdet(a, nb=2)
-print(sign, logarithm)
+    assert mpi.slogdet(a, nb=2) == (1, 0)
 """
 
 
 @pytest.mark.campaign
 def test_a_program_makes_more_calls_than_mpi_has_communicators(tmp_path):
     done = mpiexec(2, "-m", "mpi4py", "-c", MANY, cwd=tmp_path)
-    assert done.stdout.splitlines() == ["1.0 0.0"] * 2, done.stderr
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
