@@ -103,7 +103,6 @@ def test_multiply_takes_the_type_of_c(tmp_path, hdgemm):
     assert '"load1": 20,' in extents.stdout, extents.stderr
     assert '"store2": 48' in extents.stdout
     failed(hdgemm(*call, "--dtype", "int8", cwd=tmp_path), 2, "int8", "float32")
-    failed(hdgemm(*call, "--dtype", "float32", "--cluster", "s:1", cwd=tmp_path), 2, "--cluster")
 
 
 def test_multiply_leaves_report_trace_and_picture(files, hdgemm):
