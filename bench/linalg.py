@@ -114,13 +114,11 @@ def from_file(routine: str, folder: Path, memory: int, devices: str) -> dict[str
     events: list[Any] = []
     options = hdgemm.Options(host_memory=memory, devices=devices)
     # Measures the rates of a machine that has none in its cache, which is once in its life.
-    hdgemm.linalg.plan(routine, folder / "A.npy", out=folder / "F.npy", options=options)
+    call = {"out": folder / "F.npy", "options": options, **MODES.get(routine, {})}
+    hdgemm.linalg.plan(routine, folder / "A.npy", **call)
     warm_memory(memory)
     began = time.perf_counter()
-    getattr(hdgemm.linalg, routine)(
-        folder / "A.npy", out=folder / "F.npy", observer=events.append, options=options,
-        **MODES.get(routine, {}),
-    )  # fmt: skip
+    getattr(hdgemm.linalg, routine)(folder / "A.npy", observer=events.append, **call)
     seconds = time.perf_counter() - began
     stages: dict[str, dict[str, float]] = {}
     for event in events:
