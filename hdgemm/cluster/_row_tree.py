@@ -168,7 +168,7 @@ class RowTree:
     def _finish(
         self, node: _Node, attempt: _Attempt, sent: Any, record: Callable[[Receipt, int], None]
     ) -> bool:
-        """Take the first result of a node; say whether it is that of all rows."""
+        """Take the first result of a node; say whether it covers all rows."""
         if attempt.receipt is None:
             self._raise_error(attempt.result, node)
         else:
@@ -254,7 +254,7 @@ class RowTree:
         return {name for name, last in seen.items() if newest - last < _SILENT_SECONDS}
 
     def _compute_again(self, node: _Node, sent: Any, workers: Sequence[str]) -> None:
-        """Compute a node once more, and those of its parts that do not lie on these workers."""
+        """Compute a node once more, and those parts of it that do not lie on these workers."""
         node.result = None
         if not node.children:
             self._attempt(node, sent, workers)

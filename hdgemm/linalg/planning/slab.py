@@ -287,7 +287,7 @@ class SlabPlan:
 
     @property
     def loaded_columns(self) -> int:
-        """Columns of a strip of a row-major slab that is loaded from A: those of one buffer.
+        """Columns of one buffer, in which a strip of a row-major slab is loaded from A.
 
         0 where slabs are loaded whole: strips would read gaps between pieces of rows several times.
         """

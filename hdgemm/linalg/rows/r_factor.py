@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Squares of the columns of a strip that is summed at most, and of a sum that R takes up then, in
-#: units of those of R.
+#: units of the squares of R's columns.
 _LARGE: Final = 4.0
 #: ||D·R^-1||² up to which B^H·B is summed.
 _WELL: Final = 200.0
