@@ -14,11 +14,12 @@ from hdgemm.plan_terms import (
     expected_line,
     memory_line,
     moved_line,
+    part_terms,
 )
 from hdgemm.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from hdgemm.options import Options
     from hdgemm.pipeline.plan import Stage
@@ -94,7 +95,8 @@ class RepeatedPart:
 
     def summary(self) -> dict[str, Any]:
         """Return the plan of each part, their number, and bytes and expectations of all."""
-        return _repeated(self.each.summary(), self.count)
+        each = self.each.summary()
+        return each if self.count == 1 else {"count": self.count, "each": each, **part_terms(self)}
 
     def __str__(self) -> str:
         return str(self.each) if self.count == 1 else f"{self.count} times:\n{self.each}"
@@ -152,7 +154,7 @@ class JointPlan:
 
     @property
     def runs(self) -> list[RepeatedPart]:
-        """The parts, those that are equal in succession as one run."""
+        """The parts, equal ones in succession as one run."""
         counted = (
             (part.each, part.count) if isinstance(part, RepeatedPart) else (part, 1)
             for part in self.parts
@@ -207,55 +209,48 @@ def facts_of(kind: str, shape: tuple[int, int], dtype: str, options: Options) ->
     return {"kind": kind, "m": m, "n": n, "dtype": dtype, "host_limit": host_bytes(options)}
 
 
+@dataclass(frozen=True, slots=True)
+class _PlainPart:
+    """The plan of a part as its report has it: plain values, some of which it may lack."""
+
+    values: Mapping[str, Any]
+
+    @property
+    def planned_bytes(self) -> Mapping[Stage, int]:
+        return self.values.get("planned_bytes") or {}
+
+    @property
+    def host_bytes(self) -> int:
+        return self.values.get("host_bytes") or 0
+
+    @property
+    def flops(self) -> int:
+        return self.values.get("flops") or 0
+
+    @property
+    def expected_seconds(self) -> float | None:
+        seconds: float | None = self.values.get("expected_seconds", 0.0)
+        return seconds
+
+    @property
+    def expected_phase_seconds(self) -> Mapping[str, float]:
+        return self.values.get("expected_phase_seconds") or {}
+
+    @property
+    def expected_limit(self) -> str | None:
+        return self.values.get("expected_limit")
+
+    def summary(self) -> dict[str, Any]:
+        return dict(self.values)
+
+
 def joint_summary(facts: Mapping[str, Any], plans: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Add to the facts of a computation what the plans of its parts hold and expect, and them.
 
     Equal plans in succession become one, with their number.
     """
-    found = list(_in_runs(plans))
-    expected, moved = Counter[str](), Counter[str]()
-    for plan in found:
-        expected.update(plan.get("expected_phase_seconds") or {})
-        moved.update(plan.get("planned_bytes") or {})
-    seconds = [plan.get("expected_seconds", 0.0) for plan in found]
-    slowest = max(found, key=lambda plan: plan.get("expected_seconds") or 0.0, default={})
-    return {
-        **facts,
-        "host_bytes": max((plan.get("host_bytes") or 0 for plan in found), default=0),
-        "planned_bytes": dict(moved),
-        "read_bytes": moved["load1"],
-        "write_bytes": moved["store2"],
-        "flops": sum(plan.get("flops") or 0 for plan in found),
-        "expected_seconds": None if None in seconds else sum(seconds),
-        "expected_phase_seconds": dict(expected),
-        "expected_limit": slowest.get("expected_limit"),
-        "parts": found,
-    }
-
-
-def _in_runs(plans: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield plans as plain values, those that are equal in succession as one run."""
-    counted = ((plan.get("each", plan), plan.get("count", 1)) for plan in plans)
-    for each, run in groupby(counted, key=lambda pair: pair[0]):
-        yield _repeated(each, sum(count for _, count in run))
-
-
-def _repeated(each: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return the plan of a run of equal parts as plain values; of one part, its own plan."""
-    if count == 1:
-        return dict(each)
-    moved = {stage: count * nbytes for stage, nbytes in (each.get("planned_bytes") or {}).items()}
-    phases = each.get("expected_phase_seconds") or {}
-    seconds = each.get("expected_seconds", 0.0)
-    return {
-        "count": count,
-        "each": dict(each),
-        "host_bytes": each.get("host_bytes") or 0,
-        "planned_bytes": moved,
-        "read_bytes": moved.get("load1", 0),
-        "write_bytes": moved.get("store2", 0),
-        "flops": count * (each.get("flops") or 0),
-        "expected_seconds": None if seconds is None else count * seconds,
-        "expected_phase_seconds": {phase: count * one for phase, one in phases.items()},
-        "expected_limit": each.get("expected_limit"),
-    }
+    parts = (
+        RepeatedPart(_PlainPart(plan.get("each", plan)), plan.get("count", 1)) for plan in plans
+    )
+    joint = JointPlan(facts, tuple(parts))
+    return {**facts, **part_terms(joint), "parts": [run.summary() for run in joint.runs]}
