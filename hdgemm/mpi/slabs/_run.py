@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.errors import DoesNotFitError, HdgemmError, InputError
 from hdgemm.linalg.storage import OpenOutput
 from hdgemm.linalg.stored_factors import reserve_beside, save_factors
 from hdgemm.matrices.companions import CompanionFiles
@@ -163,6 +163,16 @@ class Companions:
             self._journal.finish()
             self._stack.close()
             self._journal.discard()
+
+
+def refuse(factors: DurableFactors, error: HdgemmError | None) -> None:
+    """Raise an error that all ranks have, and forget the run first: to go on would fail again."""
+    with together(factors.world):
+        if error is not None and factors.checkpoint is not None:
+            factors.checkpoint.discard()
+    with together(factors.world):
+        if error is not None:
+            raise error
 
 
 def stored_operand(matrix: StoredMatrix | BlockCyclicArray) -> StoredMatrix:

@@ -14,7 +14,7 @@ from hdgemm.fortran import cholesky_pairs
 from hdgemm.mpi._operands import Loader
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.slabs._cholesky_elimination import SlabCholesky, StoredTriangle
-from hdgemm.mpi.slabs._run import Companions, Eliminated, SlabRun, stored_operand
+from hdgemm.mpi.slabs._run import Companions, Eliminated, SlabRun, refuse, stored_operand
 from hdgemm.mpi.slabs.checkpoint import DurableFactors, SlabCall
 from hdgemm.product.target import result_at
 from hdgemm.tasks.kernels import not_positive_definite
@@ -55,20 +55,11 @@ class CholeskyRun(SlabRun):
         with run.window() as window:
             elimination = SlabCholesky(run.variant, part, window, run.recorder, span, stored)
             elimination.run()
-        self._refuse(elimination.order)
+        order = elimination.order
+        refuse(self.factors, not_positive_definite(order) if order else None)
         for at, col in enumerate(part.cols.positions()):
             part.a[: part.rows.below(first + int(col)), at] = 0
         return Eliminated({})
-
-    def _refuse(self, order: int) -> None:
-        """Raise on all ranks where a minor is not positive definite, and forget the run."""
-        world, checkpoint = self.opened.run.world, self.factors.checkpoint
-        with together(world):
-            if order and checkpoint is not None:
-                checkpoint.discard()
-        with together(world):
-            if order:
-                raise not_positive_definite(order)
 
     def _pairs(self, done: int) -> float:
         n = self.slabs.n

@@ -20,7 +20,7 @@ from hdgemm.mpi._run import PIVOTINGS
 from hdgemm.mpi._substitution import interchange_strip
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.slabs._elimination import SlabElimination, StoredFactors, back_substitute
-from hdgemm.mpi.slabs._run import Companions, Eliminated, SlabRun, stored_operand
+from hdgemm.mpi.slabs._run import Companions, Eliminated, SlabRun, refuse, stored_operand
 from hdgemm.mpi.slabs.checkpoint import DurableFactors, SlabCall
 from hdgemm.product.target import result_at
 
@@ -159,10 +159,6 @@ def _call(opened: Opened, place: Location, *, restart: bool) -> SlabCall:
 
 
 def _refuse_zero(factors: DurableFactors, zero: int) -> None:
-    """Raise on all ranks at a zero pivot, and forget the run: to go on would fail again."""
-    with together(factors.world):
-        if zero and factors.checkpoint is not None:
-            factors.checkpoint.discard()
-    with together(factors.world):
-        if zero:
-            raise SingularMatrixError(f"a is singular: pivot {zero} is exactly zero", order=zero)
+    """Raise on all ranks at a zero pivot, and forget the run."""
+    text = f"a is singular: pivot {zero} is exactly zero"
+    refuse(factors, SingularMatrixError(text, order=zero) if zero else None)
