@@ -35,14 +35,16 @@ from hdgemm.linalg.rows.triangle_svd import TriangleSvd
 from hdgemm.linalg.rows.tsqr import ProjectedTriangle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from hdgemm.call.keywords import Call
+    from hdgemm.call.plans import Part
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.linalg.rows.checkpoint import RowCheckpoint
     from hdgemm.matrices.stored import StoredMatrix
 
 _SOLVERS: Final = ("auto", "full", "krylov")
@@ -322,6 +324,12 @@ class PlannedComponents:
         fit = plan_parts(f"pca of a {m}×{n} {dtype} matrix", plan, run)
         return cls(source, request, fit, facts_of("pca", source.shape, dtype.name, run.options))
 
+    def passes(self, run: OpenRun, parts: Sequence[Part], durable: RowCheckpoint | None) -> Passes:
+        """Return the passes over the rows of all parts, which a durable run records."""
+        if durable is not None:
+            durable.begin(self.fit.reading, self.fit.limits)
+        return Passes(run.callbacks, sum(part.flops for part in parts), durable)
+
     def find(self, passes: Passes) -> tuple[Components, dict[str, Any]]:
         """Return the components, and facts for the report."""
         found, facts = self.fit.find(passes)
@@ -346,9 +354,7 @@ def prepare_fit(x: Any, call: Call, request: Request) -> Iterator[Prepared[Compo
 
         def compute() -> Components:
             with durable_rows(call, place, {"A": source}, decisive) as durable:
-                if durable is not None:
-                    durable.begin(planned.fit.reading, planned.fit.limits)
-                passes = Passes(run.callbacks, sum(part.flops for part in parts), durable)
+                passes = planned.passes(run, parts, durable)
                 with reads_unchanged(source):
                     found, facts = planned.find(passes)
                 passes.finish(facts)
@@ -396,9 +402,7 @@ def prepare(
                 durable = stack.enter_context(
                     durable_rows(call, place_of(outs), {"A": source}, decisive)
                 )
-                if durable is not None:
-                    durable.begin(planned.fit.reading, planned.fit.limits)
-                passes = Passes(run.callbacks, sum(part.flops for part in parts), durable)
+                passes = planned.passes(run, parts, durable)
                 targets = open_results(stack, results, source)
                 scores, components, mean = (target.stored for target in targets)
                 found, facts = planned.find(passes)

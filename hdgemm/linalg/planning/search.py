@@ -42,7 +42,7 @@ _PARTS: Final = (1.0, 0.5, 0.25, 0.125, 0.0625)
 #: Slabs up to which the last one may take the memory of all buffers: with many slabs it saves
 #: little.
 _JOINED: Final = 64
-#: Kinds of plans whose slabs update later ones.
+#: Factorisations, in which a slab updates the ones after it.
 _ELIMINATIONS: Final = ("cholesky", "lu", "qr")
 
 
@@ -125,9 +125,9 @@ def plan_slabs(
         if devices is not None:
             held = devices.most_columns(kind, m, n, dtype, block)
             beside += devices.locked_bytes(kind, dtype, block)
-        may_join = devices is None and width is None and kind in ("lu", "qr")
-        return _Shape(kind, m, n, dtype, block, buffers, width, beside, depth, held, may_join)
+        return _Shape(kind, m, n, dtype, block, buffers, width, beside, depth, held)
 
+    may_join = devices is None and width is None and kind in ("lu", "qr")
     plans = [
         replace(
             plan,
@@ -143,7 +143,7 @@ def plan_slabs(
         if columns <= max(n, 1) or block is not None
         for one in (shape(columns, 1, width),)
         for buffers in ((1, 2) if storage.overlap else (1,))
-        for joins in ((False, True) if buffers > 1 and one.may_join else (False,))
+        for joins in ((False, True) if buffers > 1 and may_join else (False,))
         for plan in _fitting(replace(one, buffers=buffers, joins=joins), memory)
         for copied in ((False, True) if storage.copies else (False,))
         if not copied or _can_copy(plan)
@@ -171,7 +171,7 @@ def _can_copy(plan: SlabPlan) -> bool:
 class _Shape:
     """What decides the bytes of a plan; `width` None takes what fits, `held` columns at most.
 
-    With `joins`, the last slab takes the memory of all buffers, where `may_join` allows it.
+    With `joins`, the last slab takes the memory of all buffers.
     """
 
     kind: Kind
@@ -184,7 +184,6 @@ class _Shape:
     reserved: int
     depth: int
     held: int
-    may_join: bool = False
     joins: bool = False
 
     @cached_property

@@ -215,9 +215,7 @@ class SlabPlan:
 
     def parts(self, slab: Columns) -> Iterator[Columns]:
         """Yield the blocks of the columns of a slab that are eliminated, from left to right."""
-        own = self.eliminated(slab)
-        for first in range(own.first, own.last, self.block):
-            yield Columns(first, min(first + self.block, own.last), first)
+        yield from Blocks((self.eliminated(slab),), self.block)
 
     @property
     def eliminating(self) -> Blocks:

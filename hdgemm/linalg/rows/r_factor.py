@@ -32,7 +32,7 @@ from hdgemm.linalg.planning.rows import (
 )
 from hdgemm.linalg.rows.reducer import Reducer, RowBlock
 from hdgemm.linalg.rows.tsqr import panel_width
-from hdgemm.pipeline.devices.page_buffer import PageBuffer
+from hdgemm.matrices.transfer import aligned_bytes
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ class RFactor(Reducer):
         """Reduce more rows."""
         a, n = block.a, len(self._packed)
         height = max(1, min(len(a), strip_rows(n, a.dtype)))
-        # Unmapped with its last view: the C library would keep freed memory for each thread.
-        memory = PageBuffer(height * n * a.itemsize).array.view(a.dtype)
+        memory = aligned_bytes(height * n * a.itemsize).view(a.dtype)
         for first in range(0, len(a) if n else 0, height):
             rows = a[first : first + height]
             if not self._added(rows, memory):
