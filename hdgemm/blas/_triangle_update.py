@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 _LEAST_BLOCKS: Final = 8
 #: Columns of op(A) in a stream buffer at least: with fewer, syrk is much slower than gemm.
 _LEAST_COLUMNS: Final = 64
-#: Orders of blocks from this multiple on are rounded up to chunks of A as well as of C.
+#: Blocks of at least so many chunks of A and C are rounded up to whole ones, smaller blocks to
+#: chunks of C alone.
 _ALIGNED: Final = 8
 
 

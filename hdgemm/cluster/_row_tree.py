@@ -79,7 +79,7 @@ class _Node:
 
     @property
     def ready(self) -> bool:
-        """Whether a combination is to be submitted."""
+        """Whether both results of a combination are there, and its own is not."""
         return self.result is None and all(child.result is not None for child in self.children)
 
     def nodes(self) -> Iterator[_Node]:

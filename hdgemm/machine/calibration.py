@@ -213,7 +213,7 @@ def _key(folder: Path, threads: int | None) -> str:
 def _stored(folder: Path, threads: int | None, *, doubted: bool = True) -> Figures | None:
     """Return cached figures, None where there are none or one of them is no rate.
 
-    Without `doubted`, None where they are to be measured again, too.
+    Figures that a run has shown to be too low count only with `doubted`.
     """
     entry = read_entries(_FILE).get(_key(folder, threads))
     if not isinstance(entry, dict) or (entry.pop(_DOUBTED, False) and not doubted):

@@ -40,7 +40,7 @@ class StoredColumns:
 
     def __init__(self, factor: StoredMatrix, part: Part) -> None:
         self._factor, self._memory = factor, part
-        # Columns in memory, and the columns whose rows below the diagonal are there.
+        # Spans of the columns in memory, and of those that `load_lower` has read.
         self._block = self._lower = (0, 0)
         self.part = part
 
