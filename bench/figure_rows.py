@@ -24,7 +24,7 @@ def file_to_file(result: dict[str, Any]) -> list[str]:
             )
         for name, peer in case["peers"].items():
             speed = f"{peer['gflops']:.1f} GFLOP/s" if "gflops" in peer else peer["status"]
-            rows.append(f"| the same by `{name}` | {speed} after {peer['wall_seconds']:.0f} s |")
+            rows.append(f"| {what}, `{name}` | {speed} after {peer['wall_seconds']:.0f} s |")
     return rows
 
 
@@ -430,7 +430,7 @@ def service_load(result: dict[str, Any]) -> list[str]:
         f"| {name} | {case['per_second']:.0f} requests/s, p50 {case['p50_ms']:.1f} ms,"
         f" p99 {case['p99_ms']:.1f} ms |"
         for name, case in result.items()
-        if isinstance(case, dict)
+        if isinstance(case, dict) and "per_second" in case
     ]
 
 

@@ -120,6 +120,10 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
 }
 
 
+#: Results of which some rows were measured again later, with the name of the later result.
+SUPERSEDED_BY: Final = {"file_to_file": "file_to_file_16384"}
+
+
 def campaigns() -> Iterator[str]:
     """Yield the table of the campaigns."""
     yield from (
@@ -137,26 +141,45 @@ def campaigns() -> Iterator[str]:
 
 
 def measured() -> Iterator[str]:
-    """Yield the lines of docs/measured.md: a table for each result, with command and machine."""
+    """Yield the lines of docs/measured.md: a table for each result, newest day first."""
     found = {name: result for name in SECTIONS if (result := load(name)) is not None}
-    used = Counter(_versions(result) for result in found.values() if "environment" in result)
-    (usual, _), *_ = used.most_common(1)
-    yield from (f"Measured with {usual} where no other versions are named.", "")
-    for name, result in found.items():
-        title, rows = SECTIONS[name]
-        yield from (f"## {title}", "")
-        if where := result.get("environment"):
-            command = _command(where)
-            versions = "" if _versions(result) == usual else f" {_versions(result)},"
-            yield (
-                f"`{command}` on {where['cores']} cores of {where['cpu'].replace('(R)', '')},"
-                f"{versions} {where['when'][:10]}:"
-            )
-        else:
-            module = name.replace("campaign_", "campaigns.")
-            yield f"`python -m bench.{module}` on a machine with 2 cores:"
-        yield from ("", "| what | measured |", "|---|---|", *rows(result), "")
+    dated = [result for result in found.values() if "environment" in result]
+    (machine, _), *_ = Counter(map(_machine, dated)).most_common(1)
+    (versions, _), *_ = Counter(map(_versions, dated)).most_common(1)
+    yield from (f"On {machine}, with {versions}, where nothing else is named.", "")
+    usual = {machine, versions}
+    for name in sorted(found, key=lambda name: _day(found[name]), reverse=True):
+        yield from (f"## {SECTIONS[name][0]}", "", f"{_where(name, found[name], usual)}:", "")
+        yield from ("| what | measured |", "|---|---|", *_present_rows(name, found), "")
     yield from campaigns()
+
+
+def _present_rows(name: str, found: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the rows of a result but those that a later one supersedes."""
+    rows = SECTIONS[name][1](found[name])
+    later = found.get(SUPERSEDED_BY.get(name, ""))
+    if later is None:
+        return rows
+    measured_again = {row.partition(" | ")[0] for row in SECTIONS[SUPERSEDED_BY[name]][1](later)}
+    return [row for row in rows if row.partition(" | ")[0] not in measured_again]
+
+
+def _day(result: dict[str, Any]) -> str:
+    """Return the day on which a result was measured; old ones without it come last."""
+    return str(result.get("environment", {}).get("when", ""))[:10]
+
+
+def _where(name: str, result: dict[str, Any], usual: set[str]) -> str:
+    """Return the command, day and commit of a result, and where it was measured unless `usual`."""
+    if (where := result.get("environment")) is None:
+        return f"`python -m bench.{name}`, before 2026-11-22"
+    unusual = [words for words in (_machine(result), _versions(result)) if words not in usual]
+    return ", ".join([f"`{_command(where)}`", *unusual, _day(result), where["commit"][:7]])
+
+
+def _machine(result: dict[str, Any]) -> str:
+    where = result["environment"]
+    return f"{where['cores']} cores of {where['cpu'].replace('(R)', '')}"
 
 
 def _command(where: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import harness
 from bench.campaigns.service_queue import bare_server
 from bench.campaigns.service_sockets import closed_after, half_open
 from tests.server.harness import Live, make_settings, submit, wait_until
@@ -88,13 +89,13 @@ def start_job(server: Live, folder: Path) -> str:
 
 
 def main() -> None:
-    """Measure and print as JSON."""
+    """Measure and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--half-open", type=int, default=1000)
     asked = parser.parse_args()
-    rate, seconds = asked.rate, asked.seconds
+    rate, seconds, where = asked.rate, asked.seconds, harness.environment()
     os.environ.pop(DELAY, None)
     found: dict[str, Any] = {"bare, idle machine": bare(rate, seconds)}
     with tempfile.TemporaryDirectory(prefix="hdgemm-load-") as name:
@@ -117,6 +118,7 @@ def main() -> None:
         finally:
             server.close()
     print(json.dumps(found, indent=2))
+    harness.save("service_load", found, where)
 
 
 if __name__ == "__main__":

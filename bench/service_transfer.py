@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from bench import harness
 from tests.ports import reserved_port
 from tests.server.harness import Live, make_settings, wait_until
 
@@ -153,9 +154,10 @@ def service(folder: Path, source: Path, size: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print as JSON; rates in MB/s."""
+    """Measure and save; rates in MB/s."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=1.0)
+    where = harness.environment()
     size = int(parser.parse_args().gigabytes * 1e9) // 512 * 512
     with tempfile.TemporaryDirectory(prefix="hdgemm-transfer-") as name:
         folder = Path(name)
@@ -168,7 +170,9 @@ def main() -> None:
         copied = plain(folder, source, size)
         served = service(folder, source, size)
     ratios = {way: round(served[way] / copied[way], 3) for way in ("up", "down")}
-    print(json.dumps({"plain": copied, "service": served, "share of plain": ratios}, indent=2))
+    found = {"plain": copied, "service": served, "share of plain": ratios}
+    print(json.dumps(found, indent=2))
+    harness.save("service_transfer", found, where)
 
 
 if __name__ == "__main__":

@@ -72,6 +72,15 @@ def test_a_link_to_another_host_leads_somewhere(address):
     assert status not in {404, 410}
 
 
+def test_the_documents_stay_short():
+    words = {
+        page.relative_to(ROOT): len(page.read_text(encoding="utf-8").split())
+        for page in (ROOT / "docs").rglob("*.md")
+    }
+    longest = sorted(words, key=words.__getitem__, reverse=True)[:5]
+    assert sum(words.values()) < 43_000, f"shorten a page, or drop one that repeats: {longest}"
+
+
 @pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.name)
 def test_the_figures_of_a_page_are_those_of_the_committed_results(page):
     written = figures.page_with(page, figures.PAGES[page]())
