@@ -126,6 +126,11 @@ def pca(
     PCA : The same, with scikit-learn's methods.
     hdgemm.linalg.svds : Leading singular values without centring.
 
+    References
+    ----------
+    J. Demmel, L. Grigori, M. Hoemmen, J. Langou: Communication-optimal parallel and sequential
+    QR and LU factorizations, 2012 (TSQR).
+
     Examples
     --------
     >>> found = hdgemm.decomposition.pca("samples.npy", 10, out=("scores.npy", None, None))

@@ -73,6 +73,11 @@ def plan(
     hdgemm.linalg.plan : Plans of factorisations and solves.
     execute : Run a plan.
 
+    References
+    ----------
+    HDGEMM: a Hybrid DGEMM library on a Heterogeneous Architecture with CPU and GPU (tiles,
+    their order, the pipeline).
+
     Examples
     --------
     >>> print(hdgemm.plan("A.npy", "B.npy", out="C.npy"))
@@ -127,6 +132,11 @@ def plan_gemm(
     --------
     plan : For given operands.
     execute : Run the plan.
+
+    References
+    ----------
+    HDGEMM: a Hybrid DGEMM library on a Heterogeneous Architecture with CPU and GPU (tiles,
+    their order, the pipeline).
 
     Examples
     --------

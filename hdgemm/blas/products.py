@@ -102,6 +102,11 @@ def matmul(
     multiply : The same; returns the report.
     plan : Tiles, bytes, memory and seconds before the run.
 
+    References
+    ----------
+    HDGEMM: a Hybrid DGEMM library on a Heterogeneous Architecture with CPU and GPU (tiles,
+    their order, the pipeline).
+
     Examples
     --------
     >>> c = hdgemm.matmul("A.npy", "B.npy", out="C.npy", options=hdgemm.Options(host_memory="1GB"))
@@ -217,6 +222,11 @@ def dgemm(
     matmul : A·B by `numpy.matmul`'s rules.
     multiply : The same product; returns the report.
 
+    References
+    ----------
+    J. Dongarra, J. Du Croz, S. Hammarling, I. Duff: A set of level 3 basic linear algebra
+    subprograms, 1990.
+
     Examples
     --------
     >>> c = hdgemm.dgemm(2.0, "A.npy", "B.npy", trans_b=1, out="C.npy")
@@ -273,6 +283,11 @@ def multiply(
     --------
     dgemm : Returns C.
     plan : The plan of this run.
+
+    References
+    ----------
+    HDGEMM: a Hybrid DGEMM library on a Heterogeneous Architecture with CPU and GPU (tiles,
+    their order, the pipeline).
 
     Examples
     --------

@@ -109,6 +109,11 @@ def syrk(
     syr2k : The update of rank 2k.
     hdgemm.linalg.cov : Covariance of a tall matrix.
 
+    References
+    ----------
+    J. Dongarra, J. Du Croz, S. Hammarling, I. Duff: A set of level 3 basic linear algebra
+    subprograms, 1990.
+
     Examples
     --------
     >>> hdgemm.syrk(1.0, "A.npy", trans=1, lower=1, out="C.npy")
@@ -168,6 +173,11 @@ def herk(
     --------
     syrk : The symmetric update.
     her2k : The update of rank 2k.
+
+    References
+    ----------
+    J. Dongarra, J. Du Croz, S. Hammarling, I. Duff: A set of level 3 basic linear algebra
+    subprograms, 1990.
 
     Examples
     --------
@@ -229,6 +239,11 @@ def syr2k(
     her2k : The Hermitian update.
     syrk : The update of rank k.
 
+    References
+    ----------
+    J. Dongarra, J. Du Croz, S. Hammarling, I. Duff: A set of level 3 basic linear algebra
+    subprograms, 1990.
+
     Examples
     --------
     >>> c = hdgemm.syr2k(1.0, "A.npy", "B.npy", lower=1, out="C.npy")
@@ -288,6 +303,11 @@ def her2k(
     --------
     syr2k : The symmetric update.
     herk : The update of rank k.
+
+    References
+    ----------
+    J. Dongarra, J. Du Croz, S. Hammarling, I. Duff: A set of level 3 basic linear algebra
+    subprograms, 1990.
 
     Examples
     --------

@@ -66,6 +66,11 @@ def symm(
     hemm : A Hermitian A.
     trmm : A triangular A.
 
+    References
+    ----------
+    J. Dongarra, J. Du Croz, S. Hammarling, I. Duff: A set of level 3 basic linear algebra
+    subprograms, 1990.
+
     Examples
     --------
     >>> c = hdgemm.symm(1.0, "S.npy", "B.npy", lower=1, out="C.npy")
@@ -121,6 +126,11 @@ def hemm(
     See Also
     --------
     symm : A symmetric A.
+
+    References
+    ----------
+    J. Dongarra, J. Du Croz, S. Hammarling, I. Duff: A set of level 3 basic linear algebra
+    subprograms, 1990.
 
     Examples
     --------

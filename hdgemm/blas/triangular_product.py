@@ -91,6 +91,11 @@ def trmm(
     trsm : Solve with a triangular matrix.
     symm : A symmetric A.
 
+    References
+    ----------
+    J. Dongarra, J. Du Croz, S. Hammarling, I. Duff: A set of level 3 basic linear algebra
+    subprograms, 1990.
+
     Examples
     --------
     >>> b = hdgemm.trmm(1.0, "L.npy", "B.npy", lower=1, out="LB.npy")
@@ -194,6 +199,11 @@ def trsm(
     --------
     trmm : Multiply by a triangular matrix.
     hdgemm.linalg.solve_triangular : Raises an error for zeros on the diagonal.
+
+    References
+    ----------
+    J. Dongarra, J. Du Croz, S. Hammarling, I. Duff: A set of level 3 basic linear algebra
+    subprograms, 1990.
 
     Examples
     --------

@@ -99,6 +99,11 @@ def cholesky(
     hdgemm.linalg.cholesky : On one machine.
     hdgemm.mpi.cholesky : In the memory of all machines.
 
+    References
+    ----------
+    E. D'Azevedo, J. Dongarra: The design and implementation of the parallel out-of-core
+    ScaLAPACK LU, QR, and Cholesky factorization routines, 2000 (left-looking slabs).
+
     Examples
     --------
     >>> hdgemm.cluster.cholesky("/shared/S.npy", True, out="/shared/L.npy", client=client)

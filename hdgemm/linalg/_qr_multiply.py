@@ -85,6 +85,11 @@ def qr_multiply(
     --------
     qr : Q and R.
 
+    References
+    ----------
+    E. D'Azevedo, J. Dongarra: The design and implementation of the parallel out-of-core
+    ScaLAPACK LU, QR, and Cholesky factorization routines, 2000 (left-looking slabs).
+
     Examples
     --------
     >>> qc, r = hdgemm.linalg.qr_multiply("T.npy", "Y.npy", mode="left", out=("QC.npy", "R.npy"))

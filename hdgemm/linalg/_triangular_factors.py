@@ -92,6 +92,11 @@ def lu(
     --------
     lu_factor : Both factors in one matrix.
 
+    References
+    ----------
+    E. D'Azevedo, J. Dongarra: The design and implementation of the parallel out-of-core
+    ScaLAPACK LU, QR, and Cholesky factorization routines, 2000 (left-looking slabs).
+
     Examples
     --------
     >>> p, l, u = hdgemm.linalg.lu("A.npy", p_indices=True, out=("L.npy", "U.npy"))

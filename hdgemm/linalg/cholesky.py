@@ -179,6 +179,11 @@ def cholesky(
     slogdet : Logarithm of the determinant from the factor.
     hdgemm.cluster.cholesky : On several machines.
 
+    References
+    ----------
+    E. D'Azevedo, J. Dongarra: The design and implementation of the parallel out-of-core
+    ScaLAPACK LU, QR, and Cholesky factorization routines, 2000 (left-looking slabs).
+
     Examples
     --------
     >>> hdgemm.linalg.cholesky("S.npy", lower=True, out="L.npy")
@@ -239,6 +244,11 @@ def cho_factor(
     --------
     cho_solve : Solve with this factor.
     cholesky : Zeros in the other triangle.
+
+    References
+    ----------
+    E. D'Azevedo, J. Dongarra: The design and implementation of the parallel out-of-core
+    ScaLAPACK LU, QR, and Cholesky factorization routines, 2000 (left-looking slabs).
 
     Examples
     --------

@@ -161,6 +161,11 @@ def cov(
     Blocks of observations are centred by their own means and combined by Chan's update, after a
     shift by the mean of the first rows: a mean of 10⁸ times the spread does no harm.
 
+    References
+    ----------
+    T. F. Chan, G. H. Golub, R. J. LeVeque: Algorithms for computing the sample variance, 1983
+    (combination of blocks).
+
     Examples
     --------
     >>> c = hdgemm.linalg.cov("samples.npy", rowvar=False)
@@ -260,6 +265,11 @@ def corrcoef(
     See Also
     --------
     cov : Covariances.
+
+    References
+    ----------
+    T. F. Chan, G. H. Golub, R. J. LeVeque: Algorithms for computing the sample variance, 1983
+    (combination of blocks).
 
     Examples
     --------

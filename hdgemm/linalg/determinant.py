@@ -65,6 +65,11 @@ def det(
     --------
     slogdet : Sign and logarithm, which do not overflow.
 
+    References
+    ----------
+    N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, section 14.6
+    (determinants).
+
     Examples
     --------
     >>> hdgemm.linalg.det(hdgemm.linalg.lu_factor("A.npy", out="LU.npy"))
@@ -106,6 +111,11 @@ def slogdet(
     See Also
     --------
     det : The determinant itself.
+
+    References
+    ----------
+    N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, section 14.6
+    (determinants).
 
     Examples
     --------

@@ -168,6 +168,11 @@ def solve_triangular(
     hdgemm.trsm : BLAS's routine, which divides by zeros.
     cho_solve, lu_solve : Both triangles.
 
+    References
+    ----------
+    N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, chapter 8 (triangular
+    systems).
+
     Examples
     --------
     >>> x = hdgemm.linalg.solve_triangular("L.npy", "B.npy", lower=True)
@@ -300,6 +305,11 @@ def cho_solve(
     --------
     cho_factor : The factor.
     solve : Factor and solve in one call, with ``assume_a="pos"``.
+
+    References
+    ----------
+    N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, chapter 10 (Cholesky
+    factors).
 
     Examples
     --------
@@ -438,6 +448,10 @@ def lu_solve(
     --------
     lu_factor : The factors.
     solve : Factor and solve in one call.
+
+    References
+    ----------
+    N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, chapter 9 (LU factors).
 
     Examples
     --------

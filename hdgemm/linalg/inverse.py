@@ -150,6 +150,10 @@ def inv(
     solve : Systems, without the inverse.
     pinv : The pseudoinverse.
 
+    References
+    ----------
+    N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, chapter 14 (inverses).
+
     Examples
     --------
     >>> x = hdgemm.linalg.inv("A.npy", out="X.npy")

@@ -359,6 +359,11 @@ def eigsh(
     svds : Singular values.
     scipy.sparse.linalg.eigsh : Its names.
 
+    References
+    ----------
+    C. Musco, C. Musco: Randomized block Krylov methods for stronger and faster approximate
+    singular value decomposition, 2015.
+
     Examples
     --------
     >>> w, v = hdgemm.linalg.eigsh("S.npy", 10, which="LA")

@@ -165,6 +165,11 @@ def lstsq(
     qr : The factorisation.
     pinv : The pseudoinverse.
 
+    References
+    ----------
+    J. Demmel, L. Grigori, M. Hoemmen, J. Langou: Communication-optimal parallel and sequential
+    QR and LU factorizations, 2012 (TSQR).
+
     Examples
     --------
     >>> x, residues, rank, s = hdgemm.linalg.lstsq("A.npy", b)

@@ -112,6 +112,11 @@ def lu_factor(
     lu : L and U apart.
     hdgemm.mpi.lu_factor : In the memory of several machines.
 
+    References
+    ----------
+    E. D'Azevedo, J. Dongarra: The design and implementation of the parallel out-of-core
+    ScaLAPACK LU, QR, and Cholesky factorization routines, 2000 (left-looking slabs).
+
     Examples
     --------
     >>> lu, piv = hdgemm.linalg.lu_factor("A.npy", out="LU.npy")

@@ -91,6 +91,10 @@ def norm(
     svdvals : Singular values.
     cond : Condition number.
 
+    References
+    ----------
+    N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, chapter 6 (norms).
+
     Examples
     --------
     >>> hdgemm.linalg.norm("A.npy", 1)

@@ -158,6 +158,11 @@ def pinv(
     lstsq : Least squares, without the pseudoinverse.
     inv : The inverse.
 
+    References
+    ----------
+    J. Demmel, L. Grigori, M. Hoemmen, J. Langou: Communication-optimal parallel and sequential
+    QR and LU factorizations, 2012 (TSQR).
+
     Examples
     --------
     >>> x = hdgemm.linalg.pinv("A.npy", out="X.npy")

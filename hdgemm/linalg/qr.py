@@ -230,6 +230,14 @@ def qr(
     The R of a matrix with at least 4 rows for each column is computed by TSQR, in one pass over the
     rows, where R fits the memory. The signs of its rows may differ from LAPACK's.
 
+    References
+    ----------
+    E. D'Azevedo, J. Dongarra: The design and implementation of the parallel out-of-core
+    ScaLAPACK LU, QR, and Cholesky factorization routines, 2000 (left-looking slabs).
+
+    J. Demmel, L. Grigori, M. Hoemmen, J. Langou: Communication-optimal parallel and sequential
+    QR and LU factorizations, 2012 (TSQR).
+
     Examples
     --------
     >>> (r,) = hdgemm.linalg.qr("A.npy", mode="r", out="R.npy")

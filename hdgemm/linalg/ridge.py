@@ -127,6 +127,14 @@ def ridge(
     --------
     lstsq : Least squares alone.
 
+    References
+    ----------
+    A. E. Hoerl, R. W. Kennard: Ridge regression: biased estimation for nonorthogonal problems,
+    1970.
+
+    J. Demmel, L. Grigori, M. Hoemmen, J. Langou: Communication-optimal parallel and sequential
+    QR and LU factorizations, 2012 (TSQR).
+
     Examples
     --------
     >>> fit = hdgemm.linalg.ridge("A.npy", b, [0.1, 1.0, 10.0], intercept=True)

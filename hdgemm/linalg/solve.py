@@ -190,6 +190,11 @@ def solve(
     lstsq : More equations than unknowns.
     hdgemm.mpi.solve : In the memory of several machines.
 
+    References
+    ----------
+    N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, chapters 9 (LU factors) and
+    12 (refinement).
+
     Examples
     --------
     >>> x = hdgemm.linalg.solve("A.npy", "B.npy", out="X.npy")

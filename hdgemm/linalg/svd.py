@@ -98,6 +98,11 @@ def svdvals(
     svd : With vectors.
     svds : The largest of many.
 
+    References
+    ----------
+    J. Demmel, L. Grigori, M. Hoemmen, J. Langou: Communication-optimal parallel and sequential
+    QR and LU factorizations, 2012 (TSQR).
+
     Examples
     --------
     >>> s = hdgemm.linalg.svdvals("A.npy")
@@ -240,6 +245,11 @@ def svd(
     A·V·diag(1/s) is orthogonal but for errors of eps·s[0]/s[-1]. Where s[0]/s[-1] exceeds
     max(m, n), U is formed from the reflectors of TSQR instead, in two more passes: the reflectors
     lie where U will be. It is then orthogonal to working precision, also where A has a lower rank.
+
+    References
+    ----------
+    J. Demmel, L. Grigori, M. Hoemmen, J. Langou: Communication-optimal parallel and sequential
+    QR and LU factorizations, 2012 (TSQR).
 
     Examples
     --------

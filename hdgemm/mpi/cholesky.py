@@ -83,6 +83,11 @@ def cholesky(
     cho_solve : Solve with the factor.
     hdgemm.linalg.cholesky : On one machine.
 
+    References
+    ----------
+    E. D'Azevedo, J. Dongarra: The design and implementation of the parallel out-of-core
+    ScaLAPACK LU, QR, and Cholesky factorization routines, 2000 (left-looking slabs).
+
     Examples
     --------
     >>> hdgemm.mpi.cholesky("A.npy", lower=True, out="L.npy")
@@ -158,6 +163,11 @@ def cho_solve(
     --------
     cholesky : The factor.
     hdgemm.linalg.cho_solve : On one machine.
+
+    References
+    ----------
+    N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, chapter 10 (Cholesky
+    factors).
 
     Examples
     --------

@@ -101,6 +101,11 @@ def lu_factor(
     lu_solve : Solve with the factors.
     hdgemm.linalg.lu_factor : On one machine.
 
+    References
+    ----------
+    E. D'Azevedo, J. Dongarra: The design and implementation of the parallel out-of-core
+    ScaLAPACK LU, QR, and Cholesky factorization routines, 2000 (left-looking slabs).
+
     Examples
     --------
     >>> lu, piv = hdgemm.mpi.lu_factor("A.npy", out="LU.npy")
@@ -186,6 +191,10 @@ def lu_solve(
     lu_factor : The factors.
     hdgemm.linalg.lu_solve : On one machine.
 
+    References
+    ----------
+    N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, chapter 9 (LU factors).
+
     Examples
     --------
     >>> x = hdgemm.mpi.lu_solve("LU.npy", "B.npy", out="X.npy")
@@ -239,6 +248,11 @@ def slogdet(
     --------
     lu_factor, cholesky : The factors.
     hdgemm.linalg.slogdet : On one machine.
+
+    References
+    ----------
+    N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, section 14.6
+    (determinants).
 
     Examples
     --------

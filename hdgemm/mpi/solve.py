@@ -107,6 +107,10 @@ def solve(
     lu_factor, lu_solve : Keep the factors.
     hdgemm.linalg.solve : On one machine.
 
+    References
+    ----------
+    N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, chapter 9 (LU factors).
+
     Examples
     --------
     >>> x = hdgemm.mpi.solve("A.npy", "B.npy", out="X.npy")

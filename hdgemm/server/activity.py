@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,9 +22,10 @@ _TOGETHER: Final = 4096
 def last_day(conn: sa.Connection, now: float) -> dict[str, list[float]]:
     """Return the activity at 97 times of the last day, oldest first.
 
-    `at` are seconds before now, `waiting` and `running` the jobs at that time, `gflops` the mean of
-    10⁹ flop/s of all jobs since the time before, and `finished` the jobs that ended since then.
-    Each job's operations are spread evenly over its run. Deleted jobs are not counted.
+    `at` are seconds before now. Each value is of the interval that ends then: `waiting` and
+    `running` are the most jobs at once, `gflops` the mean of 10⁹ flop/s of all jobs, `finished` the
+    jobs that ended. Each job's operations are spread evenly over its run. Deleted jobs are not
+    counted.
     """
     jobs = _read(conn, now)
     times = now - _DAY + np.arange(_INTERVALS + 1) * (_DAY / _INTERVALS)
@@ -32,10 +34,8 @@ def last_day(conn: sa.Connection, now: float) -> dict[str, list[float]]:
     finished = _number_before(ended, times)
     return {
         "at": (times - now).tolist(),
-        "waiting": (_number_before(created, times) - _number_before(left, times)).tolist(),
-        "running": (
-            _number_before(started, times) - _number_before(ended[np.isfinite(started)], times)
-        ).tolist(),
+        "waiting": _most_at_once(created, left, times),
+        "running": _most_at_once(started, ended[np.isfinite(started)], times),
         "gflops": [0.0, *(np.diff(_operations(jobs, times, now)) * (_INTERVALS / _DAY)).tolist()],
         "finished": [0.0, *np.diff(finished).tolist()],
     }
@@ -60,6 +60,17 @@ def _read(conn: sa.Connection, now: float) -> NDArray[Any]:
 def _number_before(moments: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
     """Return how many moments are not after each time."""
     return np.searchsorted(np.sort(moments), times, side="right")
+
+
+def _most_at_once(begun: NDArray[Any], over: NDArray[Any], times: NDArray[Any]) -> list[int]:
+    """Return the jobs at the first time, then the most at once from each time to the next."""
+    moments = np.concatenate([over, begun])
+    change = np.concatenate([np.full(len(over), -1), np.ones(len(begun), int)])
+    order = np.argsort(moments, kind="stable")  # at one moment, jobs end before others begin
+    count = np.concatenate([[0], np.cumsum(change[order])])
+    places = _number_before(moments, times)
+    first = count[places[0]]
+    return [int(first), *(int(count[a : b + 1].max()) for a, b in pairwise(places))]
 
 
 def _operations(jobs: NDArray[Any], times: NDArray[Any], now: float) -> NDArray[Any]:

@@ -74,6 +74,10 @@ def verify(
     --------
     Options : ``verify=True`` checks each product.
 
+    References
+    ----------
+    R. Freivalds: Probabilistic machines can use less running time, 1977.
+
     Examples
     --------
     >>> check = hdgemm.verify("A.npy", "B.npy", "C.npy")

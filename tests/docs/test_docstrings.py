@@ -16,6 +16,13 @@ SECTIONS = ("Parameters", "Returns", "Raises", "See Also", "Examples")
 WITHOUT = {"hdgemm.devices": {"Parameters", "Raises"}}
 #: Examples that need a cluster, or MPI, or take a minute: tested in the folders of these calls.
 ELSEWHERE = ("hdgemm.cluster.", "hdgemm.mpi.", "hdgemm.check_device")
+#: Functions that store, show or deal out matrices: no method of a paper.
+WITHOUT_SOURCE = {
+    *("check_device", "create", "devices", "execute", "generated", "open", "stream", "topk"),
+    *("linalg.open", "linalg.plan", "cluster.multiply", "cluster.plan", "cluster.syrk"),
+}
+#: What names a source: a year, or the section of a book.
+SOURCE = re.compile(r"\b(19|20)\d\d\b|\bsection \d|HDGEMM: a Hybrid DGEMM library")
 #: The modules whose names a "See Also" may have.
 ROOMS = ("hdgemm", "hdgemm.linalg", "hdgemm.decomposition", "hdgemm.cluster", "hdgemm.mpi")
 
@@ -41,6 +48,12 @@ def _sections(name):
 def test_a_public_function_has_every_section(name):
     missing = set(SECTIONS) - set(_sections(name)) - WITHOUT.get(name, set())
     assert not missing
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_public_function_names_the_source_of_its_method(name):
+    named = SOURCE.search(inspect.getdoc(_found(name))) is not None
+    assert named != (name.removeprefix("hdgemm.") in WITHOUT_SOURCE)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

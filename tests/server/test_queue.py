@@ -121,6 +121,20 @@ def test_start_times_add_up_what_is_known(client: InProcess) -> None:
     assert [job["startsIn"] for job in look(client)["waiting"]] == [0.0, 10.0, 30.0, 60.0]
     change(client, ids[0], status="running", worker="w", progress={"eta": 4.0})
     assert [job["startsIn"] for job in look(client)["waiting"]] == [4.0, 24.0, 54.0]
+    change(client, ids[0], status="successful", report={"seconds": 5.0}, started=1.0, finished=8.0)
+    assert [job["startsIn"] for job in look(client)["waiting"]] == [0.0, 22.0, 54.0]
+
+
+def test_a_running_job_says_how_long_its_process_is_silent(client: InProcess) -> None:
+    add_worker(client)
+    job = submit(client, a=A, b=A)
+    change(client, job, status="running", worker="w")
+    assert look(client)["running"][0]["silent"] is None
+    database, lease = client.app.state.service.database, client.app.state.service.settings
+    with database.read() as conn:
+        now = database.now(conn)
+    change(client, job, lease_until=now + lease.lease_seconds - 5.0)
+    assert 5.0 <= look(client)["running"][0]["silent"] < 300.0
 
 
 def test_other_tokens_jobs_show_only_how_loaded_the_machine_is(settings: Settings) -> None:
@@ -237,10 +251,10 @@ def test_the_last_day_shows_queue_and_throughput(client: InProcess) -> None:
     times = [round(4 * at / hour) for at in day["at"]]
     assert times == list(range(-96, 1))
     at = {quarter: place for place, quarter in enumerate(times)}
-    waiting = [day["waiting"][at[quarter]] for quarter in (-96, -17, -16, -12, -4, -2, -1, 0)]
-    assert waiting == [1, 1, 2, 1, 2, 2, 1, 1]
-    running = [day["running"][at[quarter]] for quarter in (-13, -12, -9, -8, -3, -2, 0)]
-    assert running == [0, 1, 1, 0, 0, 1, 1]
+    waiting = [day["waiting"][at[quarter]] for quarter in (-96, -17, -16, -11, -4, -2, -1, 0)]
+    assert waiting == [1, 1, 2, 1, 2, 2, 2, 1]
+    running = [day["running"][at[quarter]] for quarter in (-13, -12, -9, -8, -7, -3, -2, 0)]
+    assert running == [0, 1, 1, 1, 0, 0, 1, 1]
     busy = {quarter: day["gflops"][place] for quarter, place in at.items() if day["gflops"][place]}
     assert busy == pytest.approx({-11: 5.0, -10: 5.0, -9: 5.0, -8: 5.0, -1: 8.0, 0: 8.0})
     assert {quarter for quarter, place in at.items() if day["finished"][place]} == {-8, -1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import sqlalchemy as sa
@@ -30,6 +31,8 @@ router = APIRouter(prefix="/v1/queue", tags=["jobs"])
 _SILENT_SECONDS: Final = 30.0
 #: Start times are estimated for so many jobs at the head of the queue.
 _MOST_ESTIMATED: Final = 200
+#: Of so many last jobs the time beside their runs, to start and to publish, is measured.
+_LATEST: Final = 20
 
 
 class WaitingInfo(StatusInfo):
@@ -47,6 +50,7 @@ class QueueInfo(BaseModel):
 
     running: list[dict[str, Any]] = Field(
         description="Of other tokens' jobs: owner, process, devices, memory, progress, no id."
+        " `silent` are the seconds since the job's process renewed its lease."
     )
     waiting: list[WaitingInfo]
     waiting_total: int = Field(description="This token's waiting jobs.")
@@ -72,7 +76,7 @@ def _queue(service: Service, account: Account, offset: int, limit: int) -> bytes
         now = service.database.now(conn)
         found, own, every = _places(conn, account.id, now, offset=offset, limit=limit)
         document = {
-            "running": _running(conn, account.id),
+            "running": _running(conn, account.id, now, service.settings.lease_seconds),
             "waiting": [
                 {**service.documents.status(place.job), "ahead": place.ahead,
                  "reason": place.reason, "startsIn": place.starts_in}
@@ -98,11 +102,14 @@ class Place:
     starts_in: float | None
 
 
-def _running(conn: sa.Connection, owner: str) -> list[dict[str, Any]]:
+def _running(
+    conn: sa.Connection, owner: str, now: float, lease_seconds: float
+) -> list[dict[str, Any]]:
     """Describe all running jobs, without name and identifier where the owner is another one."""
     query = (
         sa.select(Job.id, Job.owner, Job.process, Job.name, Job.priority, Job.devices,
-                  Job.host_bytes, Job.started, Job.phase, Job.progress, Job.worker, Token.name)
+                  Job.host_bytes, Job.started, Job.phase, Job.progress, Job.worker,
+                  Job.lease_until, Token.name)
         .join(Token, Token.id == Job.owner, isouter=True)
         .where(Job.status == "running")
         .order_by(Job.seq)
@@ -115,7 +122,8 @@ def _running(conn: sa.Connection, owner: str) -> list[dict[str, Any]]:
              "owner": job[-1] or "", "mine": mine, "processID": job.process,
              "priority": job.priority, "devices": job.devices, "host_bytes": job.host_bytes,
              "started": iso(job.started), "phase": job.phase, "worker": job.worker,
-             "percent": progress.get("percent", 0.0), "eta": progress.get("eta")}
+             "percent": progress.get("percent", 0.0), "eta": progress.get("eta"),
+             "silent": job.lease_until and max(0.0, now + lease_seconds - job.lease_until)}
         )  # fmt: skip
     return described
 
@@ -234,8 +242,10 @@ def _estimates(
 ) -> list[float | None]:
     """Return seconds until the first jobs of the queue start, in its order.
 
-    The work of the running jobs and of the jobs before it is divided by the number of workers.
+    The work of the running jobs and of the jobs before it is divided by the number of workers. To
+    each waiting job's expected seconds comes what the last jobs took beside their runs.
     """
+    overhead = _overhead(conn)
     query = sa.select(Job.progress, Job.plan["expected_seconds"].as_float())
     seconds: float | None = 0.0
     for progress, expected in conn.execute(query.where(Job.status == "running")):
@@ -253,10 +263,20 @@ def _estimates(
         )
         for (expected,) in rows:
             found.append(None if seconds is None else seconds / max(1, workers))
-            seconds = _sum(seconds, expected)
+            seconds = _sum(seconds, None if expected is None else expected + overhead)
         if len(found) >= _MOST_ESTIMATED:
             break
     return found
+
+
+def _overhead(conn: sa.Connection) -> float:
+    """Return the median of the seconds that the last finished jobs took beside their runs."""
+    ran = Job.report["seconds"].as_float()
+    query = sa.select(Job.finished - Job.started - ran).where(
+        Job.status == "successful", ran.is_not(None)
+    )
+    found = conn.execute(query.order_by(Job.finished.desc()).limit(_LATEST)).scalars().all()
+    return max(0.0, median(found)) if found else 0.0
 
 
 def _sum(seconds: float | None, more: float | None) -> float | None:

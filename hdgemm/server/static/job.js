@@ -6,7 +6,7 @@ import { confirm } from "./dialogs.js";
 import { phaseList } from "./phases.js";
 import { ProgressChart } from "./progress.js";
 import {
-  OVER, bar, bytes, card, donePercent, el, facts, fixed, isPressed, once, planFacts, processName, rate, replace, seconds, shape, since, status, table, time, title,
+  OVER, bar, bytes, card, donePercent, el, facts, fixed, isPressed, once, path, planFacts, processName, rate, replace, seconds, shape, since, status, table, time, title,
 } from "./show.js";
 
 const GANTT_TRIES = 30;
@@ -14,7 +14,7 @@ const MATRICES = ["a", "b", "c", "r", "x"];
 
 function referenceText(reference) {
   if (reference.job) return el("a", { href: `#/job/${reference.job}` }, `result of job ${reference.job.slice(0, 8)}`);
-  return reference.path ?? `uploaded matrix ${reference.matrix.slice(0, 8)}`;
+  return reference.path ? path(reference.path) : `uploaded matrix ${reference.matrix.slice(0, 8)}`;
 }
 
 function operands(info) {
@@ -28,7 +28,7 @@ function operands(info) {
     ...Object.entries(inputs).filter(([, value]) => isReference(value))
       .map(([name, value]) => [MATRICES.includes(name) ? name.toUpperCase() : name, referenceText(value)]),
     ...plain.map(([name, value]) => [name.replaceAll("_", " "), `${value}`]),
-    ["Result", info.output ? info.output.path ?? "kept by the server" : null],
+    ["Result", info.output ? info.output.path && path(info.output.path) || "kept by the server" : null],
     ["Devices", info.needs.devices.join(", ")],
     ["Memory held", bytes(info.needs.host_bytes)],
     ["Priority", `${info.priority}`],
@@ -221,7 +221,7 @@ export async function job(signal, id, _more, { main, tell }) {
       el("p", { class: "summary" }, headline(info, reason)),
       actions(id, info, tell, redraw), failure(info));
     replace(cards, card("Phases", phaseList(info)), times(info), operands(info), verification(info));
-    show("Throughput", !chart.empty, (host) => chart.throughput(host));
+    show("Throughput", chart.hasSpeed, (host) => chart.throughput(host));
     show("Stage load", !chart.empty && chart.hasStages, (host) => chart.stages(host));
     const live = info.status === "running" && Object.keys(recent.lanes).length > 0;
     show("Gantt chart of the last operations", live, (host) => ganttChart(host, recent));

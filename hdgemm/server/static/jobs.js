@@ -15,7 +15,11 @@ const priority = ["Priority", (one) => `${one.priority}`, true];
 const age = ["Age", (one) => seconds(since(one.created)), true];
 const owner = (account) => ["Owner", (one) => one.owner ?? account];
 
+// A job whose process is silent for longer has lost it, or its worker; its lease ends soon.
+const SILENT_SECONDS = 6;
+
 function progressCell(one) {
+  if (one.silent > SILENT_SECONDS) return `no sign of it for ${seconds(one.silent)}; it starts again when its lease ends`;
   return el("span", { class: "progress" }, bar(one.percent ?? donePercent(one)),
     `${Math.floor(one.percent ?? donePercent(one))} %`);
 }

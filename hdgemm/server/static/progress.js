@@ -20,6 +20,11 @@ export class ProgressChart {
     return this.#points.length < 2;
   }
 
+  // Whether the points tell a speed: a short job ends before its first operations are counted.
+  get hasSpeed() {
+    return this.#points.some((point) => point.gflops > 0);
+  }
+
   // At most MOST intervals: [from, to] points.
   #intervals() {
     const every = Math.max(1, Math.ceil(this.#points.length / MOST));

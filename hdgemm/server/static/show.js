@@ -120,12 +120,17 @@ export function processName(id) {
 
 const fileName = (path) => path.split("/").at(-1);
 
-// A job's name; without one, the names of its files, and where it has none, its id.
+// A path, which a narrow column breaks between its folders.
+export function path(text) {
+  return el("span", {}, ...text.split(/(?<=\/)/).flatMap((part) => [part, el("wbr")]));
+}
+
+// A job's name; without one, its process with the names of its files, and where it has none, its id.
 export function title(info) {
   if (info.name) return info.name;
   if (info.output?.path) return fileName(info.output.path);
   const files = ["a", "b", "c"].map((name) => info.inputs?.[name]?.path).filter((path) => path).map(fileName);
-  return files.length ? `${processName(info.processID)} ${files.join(", ")}` : (info.jobID ?? "").slice(0, 8);
+  return `${processName(info.processID)} ${files.length ? files.join(", ") : (info.jobID ?? "").slice(0, 8)}`;
 }
 
 // columns: [label, function of a row, is a number]
