@@ -60,7 +60,8 @@ def documented_path(name: str) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Add the pages of the public names; without a repository there is nothing to edit."""
+    """Add the version and the public names; without a repository there is nothing to edit."""
+    config.copyright = f"hdgemm {hdgemm.__version__}"
     if not config.repo_url:
         config.edit_uri = None
     packages: dict[str, list[dict[str, str]]] = {package: [] for package in PACKAGES}

@@ -34,6 +34,7 @@ def test_the_site_builds_in_strict_mode(tmp_path):
     )  # fmt: skip
     commands = (tmp_path / "site/reference/cli/index.html").read_text(encoding="utf-8")
     assert "hdgemm multiply" in commands
+    assert f"hdgemm {hdgemm.__version__}" in commands
     assert "--host-memory" in commands
     names = tmp_path / "site/reference/names"
     for name in ("hdgemm.matmul", "hdgemm.linalg.svd", "hdgemm.linalg.RidgeFit"):

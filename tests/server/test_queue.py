@@ -150,7 +150,7 @@ def test_other_tokens_jobs_show_only_how_loaded_the_machine_is(settings: Setting
         mine = submit(bob, a=A, b=A, priority=-5)
         found = look(bob)
         assert found["running"][0]["owner"] == "ann"
-        assert {found["running"][0][name] for name in ("jobID", "name")} == {None}
+        assert {found["running"][0][name] for name in ("jobID", "name", "inputs")} == {None}
         assert "secret" not in bob.get("/v1/queue").text
         assert [(one["jobID"], one["ahead"]) for one in found["waiting"]] == [(mine, 1)]
         assert (found["waiting_total"], found["waiting_of_all"]) == (1, 2)

@@ -105,9 +105,9 @@ class Place:
 def _running(
     conn: sa.Connection, owner: str, now: float, lease_seconds: float
 ) -> list[dict[str, Any]]:
-    """Describe all running jobs, without name and identifier where the owner is another one."""
+    """Describe all running jobs, without name, identifier and inputs of another owner's."""
     query = (
-        sa.select(Job.id, Job.owner, Job.process, Job.name, Job.priority, Job.devices,
+        sa.select(Job.id, Job.owner, Job.process, Job.name, Job.inputs, Job.priority, Job.devices,
                   Job.host_bytes, Job.started, Job.phase, Job.progress, Job.worker,
                   Job.lease_until, Token.name)
         .join(Token, Token.id == Job.owner, isouter=True)
@@ -119,6 +119,7 @@ def _running(
         mine, progress = job.owner == owner, job.progress or {}
         described.append(
             {"jobID": job.id if mine else None, "name": job.name if mine else None,
+             "inputs": job.inputs if mine else None,
              "owner": job[-1] or "", "mine": mine, "processID": job.process,
              "priority": job.priority, "devices": job.devices, "host_bytes": job.host_bytes,
              "started": iso(job.started), "phase": job.phase, "worker": job.worker,

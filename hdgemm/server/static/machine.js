@@ -53,7 +53,7 @@ function workerCard(worker, running, series) {
     facts([
       ["Runs", mine.length ? el("span", {}, ...mine.map((one) => el("div", {},
         one.mine ? el("a", { href: `#/job/${one.jobID}` }, title(one)) : `a job of ${one.owner}`,
-        ` ${processName(one.processID)}, ${Math.floor(one.percent)} %${one.eta === null ? "" : `, ${seconds(one.eta)} left`}`))) : "nothing"],
+        `${one.mine && !one.name ? "" : `, ${processName(one.processID)}`}, ${Math.floor(one.percent)} %${one.eta === null ? "" : `, ${seconds(one.eta)} left`}`))) : "nothing"],
       ["Memory for jobs", `${bytes(held)} of ${bytes(worker.memory)} held`],
       ["Up for", seconds(since(worker.started))],
       ["Last seen", `${seconds(worker.seconds_since_seen)} ago`],
