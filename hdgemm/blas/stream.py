@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.blas.products import multiply
 from hdgemm.errors import CancelledRunError
+from hdgemm.run.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +94,8 @@ def stream(
     Raises
     ------
     InputError
-        As `hdgemm.multiply`, when the first tile is asked for.
+        As `hdgemm.multiply`, when the first tile is asked for; in the loop, for a call with the
+        session of the stream.
 
     See Also
     --------
@@ -106,6 +109,9 @@ def stream(
     """
     handover, errors = _Handover(), []
     stop = keywords.get("cancel") or threading.Event()
+    session = keywords.get("session")
+    if isinstance(session, Session):
+        session.check_consumer()
     run: dict[str, Any] = {**keywords, "cancel": stop}
 
     def compute() -> None:
@@ -119,7 +125,9 @@ def stream(
     thread = threading.Thread(target=compute, name="hdgemm-stream", daemon=True)
     thread.start()
     try:
-        yield from handover.tiles()
+        for tile in handover.tiles():
+            with nullcontext() if session is None else session.consumed():
+                yield tile
     except BaseException:
         if "cancel" not in keywords:
             stop.set()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
+import os
+import threading
+from collections import deque
+from contextlib import contextmanager
+from functools import cache
 from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,20 +16,58 @@ from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.layout import check_read, rectangles
 from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.matrices.transfer import BOUNCE_SIZE, disk_pool
+from hdgemm.matrices.transfer import BOUNCE_SIZE, DISK_THREADS, Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     from hdgemm.matrices.transfer import Bounce
+
+    #: First row, first column, rows and columns.
+    _Block = tuple[int, int, int, int]
 
     #: Returns the elements of some rows and columns.
     BlockFunction = Callable[[slice, slice], ArrayLike]
 
 #: Bytes of a block at most: plans have room for one in each thread.
 _BLOCK_BYTES: Final = BOUNCE_SIZE
+#: `within_function` of each thread.
+_THREAD: Final = threading.local()
+
+
+@cache
+def _function_pool() -> Pool:
+    """Return the threads that call functions beside the threads that read."""
+    return Pool(DISK_THREADS - 1, "hdgemm-function")
+
+
+# A forked child has none of its parent's threads.
+os.register_at_fork(after_in_child=_function_pool.cache_clear)
+
+
+def within_function() -> bool:
+    """Say whether this thread calls the function of a generated matrix."""
+    return getattr(_THREAD, "within", False)
+
+
+@contextmanager
+def _calling_function() -> Iterator[None]:
+    before = within_function()
+    _THREAD.within = True
+    try:
+        yield
+    finally:
+        _THREAD.within = before
+
+
+def _next(blocks: deque[_Block]) -> _Block | None:
+    """Take a block that no other thread has taken; None where none is left."""
+    try:
+        return blocks.popleft()
+    except IndexError:
+        return None
 
 
 class GeneratedMatrix(Matrix):
@@ -41,21 +83,40 @@ class GeneratedMatrix(Matrix):
         self._function = function
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
-        """Fill `out` from the rectangle at ``[row, col]``, by blocks in several threads."""
+        """Fill `out` from the rectangle at ``[row, col]``, by blocks in several threads.
+
+        A function may itself read matrices or multiply, which waits for other threads. So it is
+        called in none of `disk_pool`, and this thread computes all blocks that no other begins.
+        """
         most = max(1, _BLOCK_BYTES // self.dtype.itemsize)
-        blocks: list[Callable[[Bounce], None]] = [
-            partial(self._compute, row + top, col + left, out[top : top + rows, left : left + cols])
-            for top, left, rows, cols in rectangles((out.shape[0], out.shape[1]), most)
-        ]
-        disk_pool().run(blocks)
+        blocks = deque(rectangles((out.shape[0], out.shape[1]), most))
+
+        def compute(_bounce: Bounce | None = None) -> None:
+            try:
+                while (block := _next(blocks)) is not None:
+                    top, left, rows, cols = block
+                    part = out[top : top + rows, left : left + cols]
+                    self._compute(row + top, col + left, part)
+            except BaseException:
+                blocks.clear()
+                raise
+
+        pool = _function_pool()
+        others = pool.begin([compute] * min(len(blocks) - 1, pool.threads))
+        try:
+            compute()
+        finally:
+            pool.drop(others)
+            others.wait()
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:  # noqa: ARG002 - refused
         """Refuse."""
         raise InputError(f"{self.name} is computed by a function and cannot be written")
 
-    def _compute(self, row: int, col: int, out: NDArray[Any], _bounce: Bounce) -> None:
+    def _compute(self, row: int, col: int, out: NDArray[Any]) -> None:
         rows, cols = out.shape
-        block = np.asarray(self._function(slice(row, row + rows), slice(col, col + cols)))
+        with _calling_function():
+            block = np.asarray(self._function(slice(row, row + rows), slice(col, col + cols)))
         if block.shape != out.shape:
             raise InputError(
                 f"{self.name} gave a block of shape {block.shape} for rows {row}:{row + rows} and "

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from hdgemm.errors import CancelledRunError, InputError, InputTypeError
 from hdgemm.machine.calibration import WORTH_MEASURING, machine_for
 from hdgemm.machine.limits import thread_limit
+from hdgemm.matrices.generated import within_function
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.slot_cache import SlotCache
@@ -74,6 +75,8 @@ class Session:
         #: Bytes/s of the disk that plans may count on, where others read from it too.
         self.disk_share = math.inf
         self._running = threading.RLock()
+        #: Threads that use a tile of a run, which waits for them meanwhile.
+        self._consumers: set[int] = set()
         self._closed = False
         #: Measured capabilities of the host and devices for factorisations by tasks.
         self.task_machines: dict[tuple[object, ...], TaskMachine] = {}
@@ -102,13 +105,32 @@ class Session:
                 self._close_device(next(iter(self._devices)))
 
     @contextmanager
+    def consumed(self) -> Iterator[None]:
+        """Refuse calls of this thread, for which a run of this session waits."""
+        thread = threading.get_ident()
+        self._consumers.add(thread)
+        try:
+            yield
+        finally:
+            self._consumers.discard(thread)
+
+    def check_consumer(self) -> None:
+        """Raise `InputError` in a thread for which a run of this session waits."""
+        if threading.get_ident() in self._consumers:
+            raise InputError(
+                "the session computes the stream whose tile this thread uses: close that stream "
+                "before, or use another session, or none"
+            )
+
+    @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait until no other call runs; a stage of a run would wait for itself."""
-        within_a_run = isinstance(threading.current_thread(), Worker)
+        """Wait until no other call runs; what a run calls and waits for would wait for itself."""
+        self.check_consumer()
+        within_a_run = isinstance(threading.current_thread(), Worker) or within_function()
         if not self._running.acquire(blocking=not within_a_run):
             raise InputError(
-                "the session computes what this observer or progress function was called for: use "
-                "another session there, or none"
+                "the session computes what this observer, progress function or generated matrix "
+                "was called for: use another session there, or none"
             )
         try:
             yield
@@ -201,6 +223,7 @@ def _unlock_sessions() -> None:
     _CALLS.clear()
     for session in _SESSIONS:
         session._running = threading.RLock()  # noqa: SLF001 - of this module
+        session._consumers.clear()  # noqa: SLF001
 
 
 def _stop_runs() -> None:

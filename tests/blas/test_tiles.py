@@ -64,6 +64,45 @@ def test_blocks_of_a_generated_matrix_are_small():
     assert max(asked) * 8 <= 1 << 20
 
 
+def within_minutes(call):
+    """Return what a call returns; fail where it waits for itself."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
+    thread.start()
+    thread.join(120)
+    assert found
+    return found[0]
+
+
+def test_functions_read_matrices_and_multiply(tmp_path):
+    a, ones = numbers(1500, 1000), np.ones((1000, 3))
+    np.save(tmp_path / "A.npy", a)
+    with hdgemm.open(tmp_path / "A.npy") as stored:
+        read = hdgemm.generated(a.shape, "float64", lambda r, c: 2 * np.asarray(stored[r, c]))
+        product = hdgemm.generated(
+            (1500, 1500), "float64", lambda r, c: hdgemm.matmul(read[r], stored[c].T, options=TILED)
+        )
+        found = within_minutes(lambda: hdgemm.matmul(read, ones, options=TILED))
+        np.testing.assert_allclose(found, 2 * a @ ones, atol=1e-10)
+        # Blocks of a product of a generated matrix: more blocks than threads, on two levels.
+        np.testing.assert_allclose(within_minutes(product.read), 2 * a @ a.T, atol=1e-10)
+
+
+def test_a_function_cannot_wait_for_the_session_that_calls_it():
+    with hdgemm.Session(TILED) as session:
+        a = np.eye(300)
+        f = hdgemm.generated(
+            a.shape, "float64", lambda r, c: hdgemm.matmul(a[r], a[:, c], session=session)
+        )
+
+        def refused():
+            with pytest.raises(InputError, match="another session"):
+                hdgemm.matmul(f, np.eye(300), session=session)
+            return True
+
+        assert within_minutes(refused)
+
+
 def test_what_a_function_does_wrong_is_said():
     def broken(rows, cols):
         raise ZeroDivisionError("of the user")
@@ -193,6 +232,26 @@ def test_leaving_a_stream_cancels_its_run():
     cancel.set()
     with pytest.raises(CancelledRunError):
         list(cancelled)
+
+
+def test_the_loop_over_a_stream_cannot_wait_for_its_session():
+    a = numbers(100, 50)
+
+    def refused():
+        with hdgemm.Session(TILED) as session:
+            tiles = hdgemm.stream(a, a, trans_b=1, session=session)
+            next(tiles)
+            for call in (
+                lambda: hdgemm.matmul(a.T, a, session=session),
+                lambda: next(hdgemm.stream(a, a, trans_b=1, session=session)),
+                session.close,
+            ):
+                with pytest.raises(InputError, match="close that stream"):
+                    call()
+            tiles.close()
+            return hdgemm.matmul(a.T, a, session=session)
+
+    np.testing.assert_allclose(within_minutes(refused), a.T @ a, atol=1e-12)
 
 
 def expected(c, k):
