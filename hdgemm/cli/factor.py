@@ -184,15 +184,20 @@ def _ask_about_size(
         raise InputError(f"{what}: nothing is stored")
 
 
-def _check_cluster(routine: Routine, given: Mapping[str, Any]) -> None:
+def _check_cluster(
+    routine: Routine, parameters: Mapping[str, Any], given: Mapping[str, Any]
+) -> None:
     """Refuse `--cluster` where no pass runs on workers, and with what describes this machine."""
     if given["cluster"] is None:
         return
-    if not routine.row_passes:
+    if not routine.row_passes(parameters):
         from hdgemm.routines.registry import commands
 
-        able = ", ".join(name for name, each in commands().items() if each.row_passes)
-        raise InputError(f"{routine.name} does not run on a cluster; {able} take --cluster")
+        able = (name for name, each in commands().items() if each.row_passes(each.defaults))
+        raise InputError(
+            f"{routine.name} with these options does not run on a cluster; by default "
+            f"{', '.join(able)} take --cluster"
+        )
     if given["dry_run"]:
         raise InputError("--dry-run plans a run on this machine: leave it out with --cluster")
 
@@ -214,7 +219,7 @@ def _run(routine: Routine, given: Mapping[str, Any]) -> None:
     from hdgemm.progress import Callbacks
 
     parameters = _parameters(routine, given)
-    _check_cluster(routine, given)
+    _check_cluster(routine, parameters, given)
     if given.get("mpi"):
         from hdgemm.cli.mpi import run_over_mpi
 

@@ -125,6 +125,7 @@ ROUTINES: Final = (
         ),
         durable=True,
         devices=True,
+        row_passes=lambda given: _mode(given) == "r",
         examples=(
             "hdgemm qr T.npy --out R.npy",
             "hdgemm qr T.npy --out QR.npy --mode raw --host-memory 2GB",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hdgemm.routines._parameters import ASSUME_A, LOWER, OVERWRITE_A, PIVOTING
-from hdgemm.routines.description import OUT, Operand, Output, Parameter, Routine, extents
+from hdgemm.routines.description import OUT, Operand, Output, Parameter, Routine, always, extents
 
 _SQUARE: Final = Operand("a", "n", "n")
 _X: Final = Output(name="x", help="Where X goes.", shape=extents("n", "p"), option=OUT)
@@ -60,7 +60,7 @@ ROUTINES: Final = (
             ),
         ),
         durable=True,
-        row_passes=True,
+        row_passes=always,
         examples=(
             "hdgemm lstsq T.npy Y.npy --out X.npy",
             "hdgemm lstsq T.npy Y.npy --out X.npy --checkpoint --quiet",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.routines.description import OUT, Operand, Output, Parameter, Routine, extents
+from hdgemm.routines.description import OUT, Operand, Output, Parameter, Routine, always, extents
 
 if TYPE_CHECKING:
     from hdgemm.routines.description import Extents, Given, Shape
@@ -79,7 +79,7 @@ ROUTINES: Final = (
             ),
         ),
         durable=True,
-        row_passes=True,
+        row_passes=always,
         examples=(
             "hdgemm svdvals T.npy --out s.npy",
             "hdgemm svdvals T.npy --out s.npy --method gram --host-memory 2GB",
@@ -98,6 +98,7 @@ ROUTINES: Final = (
             Output(name="vh", help="Where Vh goes.", shape=extents("k", "n")),
         ),
         durable=True,
+        row_passes=always,
         examples=(
             "hdgemm svd T.npy --out U.npy --s s.npy --vh Vh.npy",
             "hdgemm svd T.npy --out U.npy --s s.npy --vh Vh.npy --dry-run",
@@ -117,7 +118,7 @@ ROUTINES: Final = (
             Output(name="vh", help="Where Vh goes.", shape=_with_k("k", "n")),
         ),
         durable=True,
-        row_passes=True,
+        row_passes=always,
         examples=(
             "hdgemm svds T.npy --out U.npy --s s.npy --vh Vh.npy --k 3",
             "hdgemm svds T.npy --out U.npy --s s.npy --vh Vh.npy --k 3 --tol 1e-6",
@@ -197,7 +198,7 @@ ROUTINES: Final = (
             ),
         ),
         durable=True,
-        row_passes=True,
+        row_passes=always,
         examples=(
             "hdgemm pca T.npy --out scores.npy --components V.npy --k 10",
             "hdgemm pca T.npy --out scores.npy --k 2 --standardize --host-memory 2GB",
@@ -222,7 +223,7 @@ ROUTINES: Final = (
         ),
         outputs=(Output(name="c", help="Where C goes.", shape=_variables, option=OUT),),
         durable=True,
-        row_passes=True,
+        row_passes=always,
         examples=(
             "hdgemm cov T.npy --out C.npy",
             "hdgemm cov T.npy --out C.npy --ddof 0 --host-memory 2GB",
@@ -238,7 +239,7 @@ ROUTINES: Final = (
         parameters=(_ROWVAR,),
         outputs=(Output(name="c", help="Where C goes.", shape=_variables, option=OUT),),
         durable=True,
-        row_passes=True,
+        row_passes=always,
         examples=(
             "hdgemm corrcoef T.npy --out C.npy",
             "hdgemm corrcoef T.npy --out C.npy --dry-run",
@@ -284,7 +285,7 @@ ROUTINES: Final = (
             _value("r2", "r2"),
         ),
         durable=True,
-        row_passes=True,
+        row_passes=always,
         examples=(
             "hdgemm ridge T.npy Y.npy --out X.npy --alphas 1 --alphas 10",
             "hdgemm ridge T.npy Y.npy --out X.npy --intercept --checkpoint",

@@ -33,8 +33,14 @@ def load(where: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def _always(_: Given) -> bool:
+def always(_: Given) -> bool:
+    """Return True, whatever the parameters are."""
     return True
+
+
+def never(_: Given) -> bool:
+    """Return False, whatever the parameters are."""
+    return False
 
 
 def _itself(found: Any) -> Any:
@@ -154,7 +160,7 @@ class Output:
     option: str = ""
     optional: bool = False
     factors: str = ""
-    when: Callable[[Given], bool] = _always
+    when: Callable[[Given], bool] = always
     value: Callable[[Any], Any] = _itself
 
     @property
@@ -203,7 +209,8 @@ class Routine:
     mpi_parameters
         Parameters of that function alone: options that go with `--mpi`.
     row_passes
-        Its passes over rows run on the workers of a cluster (`hdgemm.cluster.row_passes`).
+        Says for the parameters whether its passes over rows run on the workers of a cluster
+        (`hdgemm.cluster.row_passes`).
     examples
         Two command lines.
     commands
@@ -226,7 +233,7 @@ class Routine:
     scratch: Shape | None = None
     mpi: str = ""
     mpi_parameters: tuple[Parameter, ...] = ()
-    row_passes: bool = False
+    row_passes: Callable[[Given], bool] = never
     examples: tuple[str, str] = ("", "")
     commands: bool = True
 

@@ -178,7 +178,18 @@ def test_commands_reduce_rows_on_a_cluster(client, case, monkeypatch, capsys):
     assert "workers" in done.stdout
     found = np.load(folder / "s.npy").ravel()
     assert np.allclose(found, np.linalg.svd(a, compute_uv=False), rtol=1e-12, atol=0)
-    for name, *more in (["syrk"], ["svdvals", "--dry-run"]):
+    beside = ["--s", folder / "s.npy", "--vh", folder / "Vh.npy"]
+    done = run("svd", folder / "A.npy", "--out", folder / "U.npy", *beside, *where)
+    assert done.returncode == 0, done.stderr
+    assert "workers" in done.stdout
+    u, s, vh = (np.load(folder / f"{name}.npy") for name in ("U", "s", "Vh"))
+    assert np.allclose(u * s.ravel() @ vh, a)
+    done = run("qr", folder / "A.npy", "--out", folder / "R.npy", *where)
+    assert done.returncode == 0, done.stderr
+    assert "workers" in done.stdout
+    r = np.load(folder / "R.npy")
+    assert np.allclose(r.T @ r, a.T @ a)
+    for name, *more in (["syrk"], ["svdvals", "--dry-run"], ["qr", "--mode", "raw"]):
         refused = run(name, folder / "A.npy", "--out", folder / "C.npy", *where, *more)
         assert refused.returncode == 2
         assert "--cluster" in refused.stderr
