@@ -54,6 +54,13 @@ def open_columns(x: Any, what: str = "b") -> tuple[StoredMatrix, bool]:
     return open_matrix(x[:, np.newaxis] if vector else x, what), vector
 
 
+def stored_dtype(matrix: StoredMatrix) -> np.dtype[Any]:
+    """Return the dtype of the elements before they are converted, in native byte order."""
+    stored = matrix.operand.matrix
+    found = stored.stored.dtype if isinstance(stored, Converted) else stored.dtype
+    return found.newbyteorder("=")
+
+
 def _as_array(x: Any, what: str) -> Any:
     """Return a list or an array as an array of numbers; `x` itself where it is neither."""
     if isinstance(x, np.ma.MaskedArray):

@@ -115,25 +115,26 @@ def _print_plan(
     given: Mapping[str, Any],
     world: Communicator,
 ) -> None:
-    from hdgemm.call.operands import open_columns, open_square
+    from hdgemm.call.operands import open_columns, open_square, stored_dtype
     from hdgemm.cli.output import print_result
     from hdgemm.mpi.plan import plan
     from hdgemm.mpi.processes import together
-    from hdgemm.product.arguments import result_dtype
 
     with together(world):
         with open_square(given["a"]) as a:
-            n, dtype, columns = a.shape[0], a.dtype, 1
+            n, dtype, columns, b_dtype = a.shape[0], stored_dtype(a).name, 1, None
         if "b" in given:
             b, _ = open_columns(given["b"])
             with b:
-                columns, dtype = b.shape[1], result_dtype(dtype, b.dtype)
+                columns, b_dtype = b.shape[1], stored_dtype(b).name
         found = plan(
             routine.name,
             n,
             columns,
             ranks=world.size,
-            dtype=dtype.newbyteorder("=").name,
+            dtype=dtype,
+            b_dtype=b_dtype,
+            assume_a=arguments.get("assume_a", "gen"),
             grid=given["grid"],
             nb=given["nb"],
             host_memory=given["host_memory"],

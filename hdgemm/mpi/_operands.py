@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -61,11 +61,11 @@ class Loader:
     check_finite
         NaN and Inf are errors.
     triangle
-        The triangle of the matrix that is read; the upper one as its adjoint, which is lower.
-    conjugate
-        The adjoint, not the transpose, is read of an upper triangle.
+        The triangle of the matrix that is read.
     corner
         The row and the column of the whole operand at which the matrix, a view, begins.
+    upper
+        Whether the adjoint or the transpose of an upper triangle is read, or it is as it is stored.
     """
 
     matrix: StoredMatrix
@@ -73,7 +73,7 @@ class Loader:
     check_finite: bool = True
     triangle: Triangle = None
     corner: tuple[int, int] = (0, 0)
-    conjugate: bool = True
+    upper: Literal["adjoint", "transpose", "stored"] = "adjoint"
     error: Exception | None = field(default=None, init=False)
 
     @cached_property
@@ -109,20 +109,29 @@ class Loader:
         MatrixIOError
             On all ranks, when one of them cannot read.
         """
-        stored, adjoint = self.matrix.operand.matrix, self.triangle == "upper"
+        stored = self.matrix.operand.matrix
+        flipped = self.triangle == "upper" and self.upper != "stored"
 
         def read(strip: Rectangle, out: NDArray[Any]) -> None:
             if self.error is not None:
                 return
             try:
                 stored.read(strip.row, strip.col, out)
-                self._check(strip, out)
-                if adjoint and self.conjugate and out.dtype.kind == "c":
-                    np.conj(out, out=out)
             except Exception as error:  # noqa: BLE001 - raised by all ranks, below
                 self.error = error
 
-        scatter(self.strips(part), Place(part, first, self.trans != adjoint, top), read)
+        def finish(strip: Rectangle, array: NDArray[Any]) -> None:
+            if self.error is not None:
+                return
+            try:
+                self._check(strip, array)
+            except NotFiniteError as error:
+                self.error = error
+            if flipped and self.upper == "adjoint" and array.dtype.kind == "c":
+                np.conj(array, out=array)
+
+        place = Place(part, first, self.trans != flipped, top)
+        scatter(self.strips(part), place, read, finish, stored.phase)
         with together(part.grid):
             if self.error is not None:
                 raise self.error

@@ -1,7 +1,8 @@
 """Redistribution between strips of stored matrices and block-cyclic parts (MPI_Alltoallv).
 
 In each turn every rank has one strip at most, of which each other rank gets, or gives, the rows and
-columns that it holds. All ranks know all strips, so that only elements are sent.
+columns that it holds. All ranks know all strips, so that only elements are sent. Strips within the
+blocks of one row or column of the grid are read by its processes, and dealt among them alone.
 """
 
 from __future__ import annotations
@@ -9,20 +10,21 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.matrices.transfer import copy_rows
+from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, array_at, copy_rows
 from hdgemm.mpi._strips import Rectangle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from hdgemm.mpi._part import Part
     from hdgemm.mpi._strips import Strips
+    from hdgemm.mpi.communicator import Communicator
     from hdgemm.mpi.distribution import Axis
 
 
@@ -47,6 +49,8 @@ _NOTHING: Final = Rectangle(0, 0, 0, 0)
 #: Strips, and buffers of messages, that a rank holds at a time: the strip that is redistributed,
 #: the next or last one, and what is sent and received of the first.
 BUFFERS: Final = 4
+#: Rows that the fullest row or column of the grid may hold to read them alone, of their mean.
+_FAIR: Final = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,30 +98,73 @@ class Place:
             rows.below(high[0]) : rows.below(high[1]), cols.below(wide[0]) : cols.below(wide[1])
         ]
 
-    def processes(self) -> list[tuple[int, int]]:
-        """Return the place of each rank on both axes, by its number in the grid."""
+    @property
+    def everyone(self) -> _Team:
+        """All ranks."""
         rows, cols = self.part.rows, self.part.cols
         grid = [(row, col) for row in range(rows.processes) for col in range(cols.processes)]
-        return [(col, row) if self.trans else (row, col) for row, col in grid]
+        processes = [(col, row) if self.trans else (row, col) for row, col in grid]
+        return _Team(self.part.grid, processes)
+
+    @property
+    def peers(self) -> _Team:
+        """The ranks that hold the same stored rows as this one."""
+        rows, cols = self.axes
+        processes = [(rows.process, col) for col in range(cols.processes)]
+        return _Team(self.part.column if self.trans else self.part.row, processes)
+
+    def readers(self, strips: Strips) -> tuple[_Team, Iterator[Rectangle]]:
+        """Return the ranks that read strips for each other, and their strips.
+
+        These are the ranks that hold the same stored rows, where all have about as many to read.
+        """
+        axis, low = self.axes[0], self.first if self.trans else self.top
+        rows, span = strips.shape[0], (low, low + strips.shape[0])
+        most = max(
+            axis.below(span[1], each) - axis.below(low, each) for each in range(axis.processes)
+        )
+        if strips.chunked or most * axis.processes > _FAIR * rows:
+            return self.everyone, strips.rectangles()
+        if axis.processes == 1:
+            return self.peers, strips.rectangles()
+        pieces = axis.pieces(axis.process, *span)
+        return self.peers, strips.rectangles([(start - low, stop - low) for start, stop in pieces])
+
+
+class _Team(NamedTuple):
+    """Ranks that deal strips among themselves, and the place of each on both axes."""
+
+    ranks: Communicator
+    processes: list[tuple[int, int]]
 
 
 def scatter(
-    strips: Strips, place: Place, read: Callable[[Rectangle, NDArray[Any]], object]
+    strips: Strips,
+    place: Place,
+    read: Callable[[Rectangle, NDArray[Any]], object],
+    finish: Callable[[Rectangle, NDArray[Any]], object],
+    phase: Callable[[int, int], int],
 ) -> None:
     """Read strips and deal their elements to the ranks that hold them.
 
-    `read` fills an array with one strip; it is called in a thread, while the strip before is dealt.
-    It raises nothing: the other ranks wait for its elements.
+    `read` fills an array with one strip; it is called in a thread, while `finish` changes and
+    checks the strip before, and that is dealt. Both raise nothing: the other ranks wait for this
+    one's elements. Each array begins at the `phase` of its first row and column, for direct
+    requests.
     """
+    dtype = place.part.a.dtype
+    team, rectangles = place.readers(strips)
     with ThreadPoolExecutor(1, "hdgemm-read") as reader:
-        memory = [np.empty(strips.elements, place.part.a.dtype) for _ in range(2)]
-        messages = _Messages(place.part.a.dtype)
+        nbytes = strips.elements * dtype.itemsize + ALIGNMENT
+        memory = [aligned_bytes(nbytes) for _ in range(2)]
+        messages = _Messages(dtype)
 
         def begin(turn: int, strip: Rectangle) -> Any:
-            array = memory[turn % 2][: strip.rows * strip.cols].reshape(strip.rows, strip.cols)
+            shape, start = (strip.rows, strip.cols), phase(strip.row, strip.col)
+            array = array_at(memory[turn % 2], shape, dtype, start)
             return array, reader.submit(read, strip, array) if array.size else None
 
-        rank, turns = place.part.grid.rank, list(_turns(strips, place.part.grid.size))
+        rank, turns = team.ranks.rank, list(_turns(rectangles, team.ranks.size))
         begun = [begin(0, turns[0][rank])] if turns else []
         for turn, now in enumerate(turns):
             array, reading = begun.pop()
@@ -125,7 +172,9 @@ def scatter(
                 reading.result()
             if turn + 1 < len(turns):
                 begun.append(begin(turn + 1, turns[turn + 1][rank]))
-            _deal(place, now, array, messages)
+            if array.size:
+                finish(now[rank], array)
+            _deal(place, team, now, array, messages)
 
 
 def gather(
@@ -139,33 +188,37 @@ def gather(
     with ThreadPoolExecutor(1, "hdgemm-write") as writer:
         memory = [np.empty(strips.elements, place.part.a.dtype) for _ in range(2)]
         messages = _Messages(place.part.a.dtype)
-        rank, writing = place.part.grid.rank, None
-        for turn, now in enumerate(_turns(strips, place.part.grid.size)):
-            strip = now[rank]
+        team, writing = place.everyone, None
+        for turn, now in enumerate(_turns(strips.rectangles(), team.ranks.size)):
+            strip = now[team.ranks.rank]
             array = memory[turn % 2][: strip.rows * strip.cols].reshape(strip.rows, strip.cols)
-            _collect(place, now, array, messages)
+            _collect(place, team, now, array, messages)
             if writing is not None:
                 writing.result()
             writing = writer.submit(write, strip, array) if array.size else None
 
 
-def _turns(strips: Strips, ranks: int) -> Iterator[list[Rectangle]]:
+def _turns(strips: Iterable[Rectangle], ranks: int) -> Iterator[list[Rectangle]]:
     """Yield the strips of all ranks, turn by turn."""
-    rectangles = strips.rectangles()
+    rectangles = iter(strips)
     while found := list(islice(rectangles, ranks)):
         yield found + [_NOTHING] * (ranks - len(found))
 
 
 def _deal(
-    place: Place, strips: Sequence[Rectangle], array: NDArray[Any], messages: _Messages
+    place: Place,
+    team: _Team,
+    strips: Sequence[Rectangle],
+    array: NDArray[Any],
+    messages: _Messages,
 ) -> None:
     """Send the elements of this rank's strip, and store all that arrive."""
-    grid = place.part.grid
-    if grid.size == 1:
+    ranks = team.ranks
+    if ranks.size == 1:
         copy_rows(place.local(strips[0]), array)
         return
-    rank, own = grid.rank, strips[grid.rank]
-    cuts = [_cuts(place, own, process) for process in place.processes()]
+    rank, own = ranks.rank, strips[ranks.rank]
+    cuts = [_cuts(place, own, process) for process in team.processes]
     counts = [0 if process == rank else _size(cut) for process, cut in enumerate(cuts)]
     sent = messages.get("sent", sum(counts))
     for part, cut in _parts(sent, counts, cuts):
@@ -173,7 +226,7 @@ def _deal(
     targets = [place.local(strip) for strip in strips]
     sizes = [0 if process == rank else each.size for process, each in enumerate(targets)]
     found = messages.get("found", sum(sizes))
-    grid.exchange(sent, counts, sizes, found)
+    ranks.exchange(sent, counts, sizes, found)
     _copy(array, targets[rank], cuts[rank])
     for target, part in zip(targets, _split(found, sizes), strict=True):
         if part.size:
@@ -181,24 +234,28 @@ def _deal(
 
 
 def _collect(
-    place: Place, strips: Sequence[Rectangle], array: NDArray[Any], messages: _Messages
+    place: Place,
+    team: _Team,
+    strips: Sequence[Rectangle],
+    array: NDArray[Any],
+    messages: _Messages,
 ) -> None:
     """Send this rank's elements of all strips, and fill in its own strip."""
-    grid = place.part.grid
-    if grid.size == 1:
+    ranks = team.ranks
+    if ranks.size == 1:
         np.copyto(array, place.local(strips[0]))
         return
-    rank = grid.rank
+    rank = ranks.rank
     sources = [place.local(strip) for strip in strips]
     sizes = [0 if process == rank else each.size for process, each in enumerate(sources)]
     sent = messages.get("sent", sum(sizes))
     for source, part in zip(sources, _split(sent, sizes), strict=True):
         if part.size:
             np.copyto(part.reshape(source.shape), source)
-    cuts = [_cuts(place, strips[rank], process) for process in place.processes()]
+    cuts = [_cuts(place, strips[rank], process) for process in team.processes]
     counts = [0 if process == rank else _size(cut) for process, cut in enumerate(cuts)]
     found = messages.get("found", sum(counts))
-    grid.exchange(sent, sizes, counts, found)
+    ranks.exchange(sent, sizes, counts, found)
     _copy(array, sources[rank], cuts[rank], back=True)
     for part, cut in _parts(found, counts, cuts):
         _copy(array, part, cut, back=True)

@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from hdgemm.call.operands import check_square, open_columns, open_square
 from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
+from hdgemm.fortran import SingularMatrixError
 from hdgemm.linalg.planning.solve import SINGLE
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.planned import PlannedMatrix
@@ -62,6 +63,19 @@ def check_pivoting(pivoting: str) -> None:
     """Raise `InputError` for another text than the names of `PIVOTINGS`."""
     if pivoting not in PIVOTINGS:
         raise InputError(f"pivoting must be 'partial' or 'tournament', got {pivoting!r}")
+
+
+def check_assumed(assume_a: str) -> None:
+    """Raise `InputError` for another text than "gen" or "pos"."""
+    if assume_a not in ("gen", "pos"):
+        raise InputError(f"over MPI, assume_a must be 'gen' or 'pos', got {assume_a!r}")
+
+
+def refuse_zero(run: Run, zero: int) -> None:
+    """Raise `SingularMatrixError` on all ranks for the 1-based index of a zero pivot; 0: none."""
+    with together(run.world):
+        if zero:
+            raise SingularMatrixError(f"a is singular: pivot {zero} is exactly zero", order=zero)
 
 
 class MpiKeywords(TypedDict, total=False):

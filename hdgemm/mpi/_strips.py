@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     Triangle: TypeAlias = Literal["lower", "upper"] | None
 
@@ -38,12 +38,15 @@ class Strips(NamedTuple):
         Of a strip.
     triangle
         The triangle of the stored matrix that is covered; None for all of it.
+    chunked
+        Strips are whole chunks of the stored matrix.
     """
 
     shape: tuple[int, int]
     height: int
     width: int
     triangle: Triangle = None
+    chunked: bool = False
 
     @classmethod
     def of(
@@ -70,20 +73,24 @@ class Strips(NamedTuple):
         width = cols
         if height * cols > elements and not whole:
             width = max(wide, elements // height // wide * wide)
-        return cls(shape, min(height, max(1, rows)), max(1, min(width, cols)), triangle)
+        extents = min(height, max(1, rows)), max(1, min(width, cols))
+        return cls(shape, *extents, triangle, chunk is not None)
 
-    def rectangles(self) -> Iterator[Rectangle]:
-        """Yield all strips; rank r has strips r, r + P, r + 2P, ..., of P ranks."""
+    def rectangles(self, spans: Sequence[tuple[int, int]] | None = None) -> Iterator[Rectangle]:
+        """Yield the strips of these intervals of rows, or of all; of P ranks, rank r has strips
+        r, r + P, r + 2P and so on.
+        """
         rows, cols = self.shape
-        for row in range(0, rows, self.height):
-            high = min(self.height, rows - row)
-            start, stop = 0, cols
-            if self.triangle == "lower":
-                stop = min(cols, row + high)
-            elif self.triangle == "upper":
-                start = min(row, cols)
-            for col in range(start, stop, self.width):
-                yield Rectangle(row, col, high, min(self.width, stop - col))
+        for first, last in [(0, rows)] if spans is None else spans:
+            for row in range(first, last, self.height):
+                high = min(self.height, last - row)
+                start, stop = 0, cols
+                if self.triangle == "lower":
+                    stop = min(cols, row + high)
+                elif self.triangle == "upper":
+                    start = min(row, cols)
+                for col in range(start, stop, self.width):
+                    yield Rectangle(row, col, high, min(self.width, stop - col))
 
     @property
     def elements(self) -> int:

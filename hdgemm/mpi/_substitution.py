@@ -84,11 +84,16 @@ def back_substitute_adjoint(part: Part, right: Columns) -> Columns:
 def interchange(part: Part, right: Columns, pivots: Mapping[int, NDArray[np.int64]]) -> Columns:
     """Return P·B: all interchanges are applied, panel by panel."""
     found = right.copy(order="F")
-    for first, rows in pivots.items():
-        u = RowExchange(first, rows, part.rows, part.column).apply(found)
-        if part.has_rows(first):
-            found[part.block(first, len(rows))] = u
+    interchange_rows(part, found, pivots)
     return found
+
+
+def interchange_rows(part: Part, columns: Columns, pivots: Mapping[int, NDArray[np.int64]]) -> None:
+    """Overwrite the columns of B by P·B."""
+    for first, rows in pivots.items():
+        u = RowExchange(first, rows, part.rows, part.column).apply(columns)
+        if part.has_rows(first):
+            columns[part.block(first, len(rows))] = u
 
 
 def interchange_left(part: Part, pivots: Mapping[int, NDArray[np.int64]]) -> None:

@@ -14,13 +14,14 @@ from hdgemm.linalg.factored_solve import check_pair
 from hdgemm.linalg.stored_factors import CholeskyFactor, open as open_factors
 from hdgemm.mpi._block_cyclic import BlockCyclicArray
 from hdgemm.mpi._results import new_target, stored_solution, target_of
-from hdgemm.mpi._run import MpiCall, MpiKeywords, Request, started
+from hdgemm.mpi._run import MpiCall, MpiKeywords, Request, refuse_zero, started
 from hdgemm.mpi._substitution import back_substitute_adjoint, forward_substitute
-from hdgemm.mpi.lu import refuse_zero, solve_flops, zero_on_diagonal
+from hdgemm.mpi.lu import solve_flops, zero_on_diagonal
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.slabs.checkpoint import by_slabs
 from hdgemm.mpi.slabs.cholesky import cholesky_by_slabs
 from hdgemm.mpi.slabs.plan import BySlabs
+from hdgemm.mpi.slabs.solve import cho_solve_by_slabs
 from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:
@@ -137,6 +138,9 @@ def cho_solve(
 ) -> Any:
     """Solve A·X = B with the Cholesky factor of A, over MPI.
 
+    With `out`, a factor in storage may be larger than the memory of all processes: X is solved for
+    in groups of columns, for each of which the factor is read twice.
+
     Parameters
     ----------
     c_and_lower
@@ -179,10 +183,15 @@ def cho_solve(
         given = open_factors(c_and_lower) if is_location(c_and_lower) else c_and_lower
         c, lower = check_pair(given, "c_and_lower", CholeskyFactor)
     arguments = {"out": str(place), "lower": bool(lower)}
-    with started(Request("cho_solve", c, b, arguments, check_finite), call) as opened:
+    slabs = BySlabs.NEVER if place is None else BySlabs.WHERE_LARGER
+    with started(Request("cho_solve", c, b, arguments, check_finite, slabs=slabs), call) as opened:
         if opened is None:
             return None
         run = opened.run
+        if opened.slabs is not None and place is not None:
+            found = cho_solve_by_slabs(opened, place, lower=bool(lower))
+            run.finish(call, solve_flops(run))
+            return found
         part = run.part()
         run.load(part, opened.a, "c", triangle=_named(lower=bool(lower)))
         run.load(part, opened.columns, "b", run.variant.n)

@@ -12,13 +12,20 @@ from scipy.linalg import LinAlgWarning
 from hdgemm.call.keywords import public_call
 from hdgemm.dtypes import ELEMENT_TYPES
 from hdgemm.errors import InputError
-from hdgemm.fortran import SingularMatrixError, elimination_pairs
+from hdgemm.fortran import elimination_pairs
 from hdgemm.linalg.determinant import SlogdetResult, scaled_product
 from hdgemm.linalg.factored_solve import check_pair, check_pivots
 from hdgemm.linalg.stored_factors import LUFactors, open as open_factors
 from hdgemm.mpi._block_cyclic import BlockCyclicArray
 from hdgemm.mpi._results import new_target, stored_solution, target_of
-from hdgemm.mpi._run import MpiCall, MpiKeywords, Request, check_pivoting, started
+from hdgemm.mpi._run import (
+    MpiCall,
+    MpiKeywords,
+    Request,
+    check_pivoting,
+    refuse_zero,
+    started,
+)
 from hdgemm.mpi._substitution import (
     back_substitute,
     forward_substitute,
@@ -30,6 +37,7 @@ from hdgemm.mpi.processes import together
 from hdgemm.mpi.slabs.checkpoint import by_slabs
 from hdgemm.mpi.slabs.lu import factor_by_slabs
 from hdgemm.mpi.slabs.plan import BySlabs
+from hdgemm.mpi.slabs.solve import lu_solve_by_slabs
 from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:
@@ -204,13 +212,18 @@ def lu_solve(
     with together(call.world):
         given = open_factors(lu_and_piv) if is_location(lu_and_piv) else lu_and_piv
         lu, piv = check_pair(given, "lu_and_piv", LUFactors)
-    request = Request("lu_solve", lu, b, {"out": str(place)}, check_finite)
+    slabs = BySlabs.NEVER if place is None else BySlabs.WHERE_LARGER
+    request = Request("lu_solve", lu, b, {"out": str(place)}, check_finite, slabs=slabs)
     with started(request, call) as opened:
         if opened is None:
             return None
         run, n = opened.run, opened.a.shape[0]
         with together(run.world):
             pivots = _by_panel(_checked(piv, opened.a.shape), run.variant.nb)
+        if opened.slabs is not None and place is not None:
+            found = lu_solve_by_slabs(opened, place, pivots)
+            run.finish(call, solve_flops(run))
+            return found
         part = run.part()
         run.load(part, opened.a, "lu")
         run.load(part, opened.columns, "b", n)
@@ -280,13 +293,6 @@ def factor_flops(run: Run) -> float:
 def solve_flops(run: Run) -> float:
     """Return the operations of both substitutions."""
     return ELEMENT_TYPES[run.dtype.name].flops * float(run.variant.n) ** 2 * run.columns
-
-
-def refuse_zero(run: Run, zero: int) -> None:
-    """Raise `SingularMatrixError` on all ranks for the 1-based index of a zero pivot; 0: none."""
-    with together(run.world):
-        if zero:
-            raise SingularMatrixError(f"a is singular: pivot {zero} is exactly zero", order=zero)
 
 
 def first_zero(elimination: Elimination) -> int:

@@ -18,12 +18,20 @@ from hdgemm.linalg.solve import check_refine
 from hdgemm.machine.limits import cores, default_host_bytes
 from hdgemm.matrices.conversion import computed_in
 from hdgemm.matrices.layout import check_read
-from hdgemm.mpi._run import BLOCK, GROUP, buffer_bytes, check_pivoting, refinement_bytes
+from hdgemm.mpi._run import (
+    BLOCK,
+    GROUP,
+    buffer_bytes,
+    check_assumed,
+    check_pivoting,
+    refinement_bytes,
+)
 from hdgemm.mpi.machine import needed_bytes, update_rates
 from hdgemm.mpi.slabs.plan import Slabs, fitting, slab_bytes
 from hdgemm.mpi.variant import Variant, parse_grid, squarest
 from hdgemm.options import parse_size, whole_number
 from hdgemm.plan_terms import expected_line, memory_line, moved_line, phase_lines, terms
+from hdgemm.product.arguments import result_dtype
 from hdgemm.units import format_rate, format_size, format_speed
 
 if TYPE_CHECKING:
@@ -80,6 +88,8 @@ class MpiPlan:
         "float32": the factors are in single precision, and X is refined; else None.
     pivoting
         "partial" or "tournament".
+    assume_a
+        "gen": LU; "pos": Cholesky.
     """
 
     kind: str
@@ -102,6 +112,7 @@ class MpiPlan:
     slab_width: int
     refine: str | None = None
     pivoting: str = "partial"
+    assume_a: str = "gen"
 
     @property
     def ranks(self) -> int:
@@ -144,7 +155,8 @@ class MpiPlan:
         item = np.dtype(self.dtype).itemsize
         rate, link = format_speed(self.rank_rate / 1e9), format_rate(self.link)
         received = format_size(self.words * item)
-        how = f", refined from {self.refine}" if self.refine else ""
+        how = ", positive definite" if self.assume_a == "pos" else ""
+        how += f", refined from {self.refine}" if self.refine else ""
         how += ", tournament pivoting" if self.pivoting == "tournament" else ""
         slabs = Slabs(self.n, self.slab_width).spans
         by_slabs = f"{len(slabs)} slabs of {self.slab_width} columns, each durable"
@@ -177,6 +189,8 @@ def plan(
     storage: float | str | None = None,
     refine: str | None = None,
     pivoting: str = "partial",
+    b_dtype: str | None = None,
+    assume_a: str = "gen",
 ) -> MpiPlan:
     """Return the plan of a distributed call; nothing is read, and no process is started.
 
@@ -191,8 +205,9 @@ def plan(
         Order of the matrix, and right-hand sides of "solve".
     ranks
         Processes.
-    dtype
-        Of the stored elements; low precision and integers are converted when they are read.
+    dtype, b_dtype
+        Of the stored elements of A, and of B: None for A's. Low precision and integers are
+        converted when they are read.
     grid, nb
         As in `solve`.
     host_memory
@@ -202,7 +217,7 @@ def plan(
         Flop/s of one rank; None measures updates on all cores of this machine.
     link, storage
         Bytes/s of one rank's link, 10 GB/s by default, and of the storage for all ranks, 2 GB/s.
-    refine, pivoting
+    refine, pivoting, assume_a
         As in `solve`.
 
     Returns
@@ -228,8 +243,10 @@ def plan(
     kind = ROUTINES.get(routine)
     if kind is None:
         raise InputError(f"no plan over MPI for {routine!r}: {', '.join(ROUTINES)} have one")
+    check_assumed(assume_a)
     stored = check_read(dtype, "the matrix")
-    computed = computed_in(stored).name
+    stored_b = stored if b_dtype is None else check_read(b_dtype, "b")
+    computed = result_dtype(computed_in(stored), computed_in(stored_b)).name
     count = whole_number(ranks, "ranks")
     columns = whole_number(columns, "columns") if kind == "solve" else 0
     shape = parse_grid(grid) if isinstance(grid, str) else grid or squarest(count)
@@ -241,12 +258,16 @@ def plan(
     if refine is not None and kind != "solve":
         raise InputError(f"refine goes with solve, got {kind}")
     check_pivoting(pivoting)
-    if pivoting != "partial" and kind == "cholesky":
-        raise InputError("cholesky takes no pivots: leave pivoting out")
+    assumed = "pos" if kind == "cholesky" else assume_a
+    if assumed == "pos" and kind == "lu_factor":
+        raise InputError("assume_a goes with solve, got lu_factor")
+    if pivoting != "partial" and assumed == "pos":
+        raise InputError("Cholesky takes no pivots: leave pivoting out")
     variant = Variant(whole_number(n, "n"), BLOCK if nb is None else nb, shape)
     available = default_host_bytes() if host_memory is None else int(parse_size(host_memory))
     refine = refine if computed in SINGLE else None
-    case = _Case(kind, columns, computed, stored.itemsize, refine, pivoting)
+    sizes = stored.itemsize, stored_b.itemsize
+    case = _Case(kind, columns, computed, sizes, refine, pivoting, assumed)
     return _priced(
         case,
         variant,
@@ -260,16 +281,22 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A function with right-hand sides, type of the elements, bytes of a stored element of the
-    operands, refinement and pivoting.
+    """A function with right-hand sides, type of the elements, bytes of a stored element of A and
+    of B, refinement, pivoting, and "gen" for LU or "pos" for Cholesky.
     """
 
     kind: str
     columns: int
     dtype: str
-    stored: int
+    stored: tuple[int, int]
     refine: str | None
     pivoting: str
+    assume_a: str
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether one triangle is read and factored."""
+        return self.assume_a == "pos"
 
     @property
     def itemsize(self) -> int:
@@ -280,6 +307,13 @@ class _Case:
     def factor_itemsize(self) -> int:
         """Bytes of an element of the factors."""
         return self.itemsize // 2 if self.refine else self.itemsize
+
+    @property
+    def products(self) -> float:
+        """Products of A and X that the solution takes after the factorisation."""
+        if self.refine:
+            return _STEPS
+        return 1.0 if self.symmetric else 0.5
 
     def rank_bytes(self, variant: Variant) -> int:
         """Return the bytes of a rank that holds its part of the whole matrix."""
@@ -339,7 +373,7 @@ def _priced(
     # Bytes of an element of the factors, and time of an operation on two of them.
     narrow = case.factor_itemsize
     each = flop * narrow / item
-    ranks, symmetric = p * q, kind == "cholesky"
+    ranks, symmetric = p * q, case.symmetric
     steps, groups = -(-n // nb), -(-columns // GROUP)
     pairs = cholesky_pairs(n, n) if symmetric else elimination_pairs(n, n)
     # Panels pass along rows of the grid. Along columns: rows of U and those that they replace, or
@@ -352,27 +386,25 @@ def _priced(
     down, along = math.ceil(math.log2(p)), math.ceil(math.log2(q))
     solving = groups * steps * (down + along)
     square, rhs = n * n * item, n * columns * item
-    operands = n * n / (2 if symmetric else 1) + n * columns
+    elements = n * n / (2 if symmetric else 1), n * columns
     # Elements are converted by the rank that reads them, before they are dealt.
-    given, passed = operands * case.stored, operands * item
-    taken = rhs if kind == "solve" else square
+    given = elements[0] * case.stored[0] + elements[1] * case.stored[1]
+    passed = sum(elements) * item
+    taken = float(rhs if kind == "solve" else square)
     by_slabs = slabs.width < n
     if by_slabs:
-        # Factors of LU are stored in each case; then both triangles are read for the right-hand
-        # sides, or all is read and overwritten by way of a log.
-        again = streamed * item
-        if not symmetric:
-            again += square * max(1, -(-columns // slabs.width))
-            taken += square if kind == "solve" else 2 * square
-        given, passed = given + again, passed + again
+        again, more = _of_slabs(case, slabs, square)
+        again += streamed * item
+        given, passed, taken = given + again, passed + again, taken + more
     dealt = 1 / ranks / link * (ranks > 1)
     phases = {
         "read": max(given / storage, passed * dealt),
         "panel": pivots * narrow / link + waits * _LATENCY + each * eliminated / rate,
         "broadcast": panels * narrow / link + steps * along * _LATENCY,
         "swap": swapped * narrow / link + steps * (p - 1) * _LATENCY,
-        "update": each * (pairs + n * n * columns / 2) / (ranks * rate),
-        "solve": flop * n * n * columns * (_STEPS if case.refine else 0.5) / (ranks * rate)
+        # Elimination by LU applies L⁻¹ to B.
+        "update": each * (pairs + (not symmetric) * n * n * columns / 2) / (ranks * rate),
+        "solve": flop * n * n * columns * case.products / (ranks * rate)
         + solved * item / link
         + solving * _LATENCY,
         "write": max(taken / storage, taken * dealt),
@@ -398,7 +430,19 @@ def _priced(
         slabs.width,
         case.refine,
         case.pivoting,
+        assume_a=case.assume_a,
     )
+
+
+def _of_slabs(case: _Case, slabs: Slabs, square: float) -> tuple[float, float]:
+    """Return the bytes that are read and written beside A, B, X and the streams of slabs.
+
+    A solution stores the factors, and reads both triangles, or one of them twice, for each group of
+    right-hand sides. Factors of LU are read once more and overwritten by way of a log.
+    """
+    if case.kind == "solve":
+        return square * max(1, -(-case.columns // slabs.width)), square
+    return (0.0, 0.0) if case.symmetric else (square, 2 * square)
 
 
 def _panels(case: _Case, variant: Variant) -> tuple[float, float, float]:
@@ -416,8 +460,8 @@ def _panels(case: _Case, variant: Variant) -> tuple[float, float, float]:
     """
     p, n, nb = variant.grid[0], variant.n, min(variant.nb, variant.n)
     steps, down = -(-n // nb), math.ceil(math.log2(p))
-    own = n * n * nb / (2 * p)
-    if case.kind == "cholesky":
+    own = n * n * nb / (4 * p)  # m·NB²/2 for a panel of m rows
+    if case.symmetric:
         return 0.0, steps * down, own
     if case.pivoting == "partial":
         return n * (p - 1) * (2.0 + 2.0 * nb), n * down, own

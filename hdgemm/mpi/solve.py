@@ -12,7 +12,15 @@ from hdgemm.linalg.solve import check_refine
 from hdgemm.linalg.solving.refinement import NotConvergedError
 from hdgemm.mpi._refinement import refined_cholesky, refined_substitution
 from hdgemm.mpi._results import stored_solution, target_of
-from hdgemm.mpi._run import MpiCall, MpiKeywords, Request, check_pivoting, started
+from hdgemm.mpi._run import (
+    MpiCall,
+    MpiKeywords,
+    Request,
+    check_assumed,
+    check_pivoting,
+    refuse_zero,
+    started,
+)
 from hdgemm.mpi._substitution import back_substitute
 from hdgemm.mpi.cholesky import (
     cholesky_flops,
@@ -20,11 +28,11 @@ from hdgemm.mpi.cholesky import (
     triangle_part,
     zero_above,
 )
-from hdgemm.mpi.lu import factor_flops, first_zero, refuse_zero, solve_flops
+from hdgemm.mpi.lu import factor_flops, first_zero, solve_flops
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.slabs.checkpoint import by_slabs
-from hdgemm.mpi.slabs.lu import factors_beside, solve_by_slabs
 from hdgemm.mpi.slabs.plan import BySlabs
+from hdgemm.mpi.slabs.solve import factors_beside, solve_by_slabs, solve_positive_by_slabs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,9 +62,9 @@ def solve(
     """Solve A·X = B for a square matrix in the memory of all machines, over MPI.
 
     A is factored by LU with partial pivoting, and L⁻¹ applied to B on the way (HPL). Every process
-    makes the same call. With matrices in storage, `out` and "gen", A may be larger than the memory
-    of all processes: it is factored by slabs as by `lu_factor`, into a file beside `out` that is
-    removed at the end.
+    makes the same call. With matrices in storage and `out`, A may be larger than the memory of all
+    processes: it is factored by slabs as by `lu_factor`, into a file beside `out` that is removed
+    at the end.
 
     Parameters
     ----------
@@ -119,15 +127,14 @@ def solve(
     with together(call.world):
         if b is None:
             raise InputError("b must be a matrix, got None")
-        if assume_a not in ("gen", "pos"):
-            raise InputError(f"over MPI, assume_a must be 'gen' or 'pos', got {assume_a!r}")
+        check_assumed(assume_a)
         check_refine(refine)
         check_pivoting(pivoting)
         if pivoting != "partial" and assume_a == "pos":
             raise InputError("assume_a='pos' takes no pivots: leave pivoting out")
     place = None if out is None else target_of(call.world, out)
     slabs = BySlabs.NEVER
-    if place is not None and assume_a == "gen" and refine is None:
+    if place is not None and refine is None:
         slabs = by_slabs(call.world, factors_beside(place))
     arguments = {
         "out": str(place),
@@ -144,7 +151,12 @@ def solve(
         if opened is None:
             return None
         if opened.slabs is not None and place is not None:
-            found, flops = solve_by_slabs(opened, place, restart=bool(restart))
+            if assume_a == "pos":
+                found, flops = solve_positive_by_slabs(
+                    opened, place, lower=bool(lower), restart=bool(restart)
+                )
+            else:
+                found, flops = solve_by_slabs(opened, place, restart=bool(restart))
             opened.run.finish(call, flops + solve_flops(opened.run))
             return found
         run, n = opened.run, opened.a.shape[0]

@@ -157,6 +157,67 @@ def check_cholesky(group, grid, dtype, nb, width, lower):
     check_wrong_triangles(group, name, half, lower, small)
 
 
+def check_solutions(group, grid, dtype, nb, width, lower):
+    """Systems by Cholesky, and by factors in storage, of which the other triangle is not read."""
+    n, columns = 3 * width + 3, 2 * width + 1
+    a, b = stored_pair(group, folder, dtype, n, columns, "C")
+    spd = (a @ a.conj().T + n * np.eye(n)).astype(dtype)
+    half = np.array(np.tril(spd) if lower else np.triu(spd), order="CF"[lower])
+    c = scipy.linalg.cholesky(spd, lower=lower)
+    lu, piv = scipy.linalg.lu_factor(spd)
+    for matrix in (half, c):
+        matrix[np.triu_indices(n, 1) if lower else np.tril_indices(n, -1)] = np.nan
+    if group.rank == 0:
+        np.save(folder / "S.npy", half)
+        np.save(folder / "C.npy", np.asfortranarray(c))
+        np.save(folder / "F.npy", np.asfortranarray(lu))
+    small = {"comm": group, "grid": grid, "nb": nb, "out": folder / "X.npy"} | {
+        "options": limited(n, nb, grid, width, dtype)
+    }
+    group.collect(None)
+    where, name, reports = folder / "B.npy", f"{grid} {dtype} lower={lower}", []
+
+    def solve(**more):
+        how = {"assume_a": "pos", "report": reports.append, **small, **more}
+        return np.asarray(mpi.solve(folder / "S.npy", where, lower, **how))
+
+    x = solve()
+    bits = x.tobytes()
+    found = {
+        "solve": x,
+        "cho_solve": mpi.cho_solve((folder / "C.npy", lower), where, **small),
+        "lu_solve": mpi.lu_solve((folder / "F.npy", piv), where, **small),
+    }
+    for routine, each in found.items():
+        if not ratio(spd, np.asarray(each), b) < 16:
+            say(group, name, routine, ratio(spd, np.asarray(each), b))
+    interrupted(group, "store", 2, lambda: solve(restart=True))
+    if solve().tobytes() != bits or not reports[-1].flops < reports[0].flops:
+        say(group, name, "another solution after an interruption, or nothing was kept")
+    left = [each for each in names(group) if each.startswith(".")]
+    if left:
+        say(group, name, left)
+    check_wrong_factors(group, name, c, lower, small)
+
+
+def check_wrong_factors(group, name, c, lower, small):
+    """Zeros on the diagonal and NaN in the triangle are named by their place."""
+    n = len(c)
+    row, col = (n - 2, 1) if lower else (1, n - 2)
+    for place, value in (((n - 1, n - 1), 0), ((3, 3), 0), ((row, col), np.nan)):
+        wrong = c.copy()
+        wrong[place] = value
+        try:
+            mpi.cho_solve((wrong, lower), np.ones(n, c.dtype), **small)
+            say(group, name, "a wrong factor was taken")
+        except scipy.linalg.LinAlgError as error:
+            if error.order != place[0] + 1:
+                say(group, name, error)
+        except ValueError as error:
+            if (error.row, error.col) != place:
+                say(group, name, error)
+
+
 def check_wrong_triangles(group, name, half, lower, small):
     """A minor that is not positive definite leaves nothing; NaN is named by its place."""
     n = len(half)
@@ -228,5 +289,6 @@ for p, q in [tuple(map(int, grid.split("x"))) for grid in sys.argv[2:]]:
         for dtype, lower in (("float64", False), ("complex64", True), ("complex128", False)):
             if p * q == 4 or (dtype == "float64") == (p > 1):
                 check_cholesky(group, (p, q), dtype, 4, least, lower)
+                check_solutions(group, (p, q), dtype, 4, least, lower)
         check_errors(group, (p, q))
 finish(everyone)

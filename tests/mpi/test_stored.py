@@ -4,6 +4,8 @@ import importlib.util
 import json
 import re
 import tracemalloc
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +15,11 @@ import hdgemm
 from hdgemm import mpi
 from hdgemm.cli.app import app
 from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.mpi._part import Part
+from hdgemm.mpi._redistribution import Place
 from hdgemm.mpi._strips import Strips
 from hdgemm.mpi.communicator import Communicator
+from hdgemm.mpi.distribution import Axis
 from hdgemm.options import Options
 from tests.mpi.ranks import CASES, MPIEXEC, mpiexec, ranks_of
 
@@ -322,6 +327,31 @@ def test_options_without_effect_over_mpi_are_refused(tmp_path, monkeypatch, word
         assert text in str(done.exception)
 
 
+@pytest.mark.parametrize(("p", "q"), [(1, 3), (3, 1), (2, 3)])
+@pytest.mark.parametrize("trans", [False, True])
+@pytest.mark.parametrize(("rows", "cols"), [(40, 23), (5, 23), (23, 5)])
+def test_readers_read_each_element_once(p, q, trans, rows, cols):
+    """Ranks that hold the same rows read them, and all ranks where these would be too few."""
+    seen, teams = np.zeros((rows, cols), int), set()
+    strips = Strips.of((rows, cols), 8, p * q, nbytes=200)
+    for rank in range(p * q):
+        row, col = divmod(rank, q)
+        axes = Axis(rows + 4, 4, p, row), Axis(cols + 4, 4, q, col)
+        extents = (cols + 4, rows + 4) if trans else (rows + 4, cols + 4)
+        axes = tuple(replace(x, extent=n) for x, n in zip(axes, extents, strict=True))
+        groups = SimpleNamespace(rank=col, size=q), SimpleNamespace(rank=row, size=p)
+        part = Part(None, *axes, *groups, SimpleNamespace(rank=rank, size=p * q))
+        place = Place(part, first=4, trans=trans, top=4)
+        team, rectangles = place.readers(strips)
+        assert len(team.processes) == team.ranks.size
+        assert team.processes[team.ranks.rank] == ((col, row) if trans else (row, col))
+        teams.add(team.ranks.size)
+        for each in list(rectangles)[team.ranks.rank :: team.ranks.size]:
+            seen[each.row : each.row + each.rows, each.col : each.col + each.cols] += 1
+    assert (seen == 1).all()
+    assert len(teams) == 1
+
+
 def test_the_plan_of_ranks_states_memory_words_and_seconds():
     found = mpi.plan("lu", 500_000, ranks=64, host_memory="400GB", rate=2e13, link="25GB")
     n, side = 500_000, 8
@@ -351,6 +381,35 @@ def test_the_plan_counts_stored_bytes_of_low_precision():
     assert mpi.plan("lu", n, dtype="float16", **how).dtype == "float32"
     with pytest.raises(InputError, match="uint64"):
         mpi.plan("lu", n, dtype="uint64", **how)
+
+
+@pytest.mark.parametrize(("stored", "computed"), [("int8", "float64"), ("float16", "float32")])
+def test_a_dry_run_counts_the_stored_bytes_of_each_operand(tmp_path, monkeypatch, stored, computed):
+    monkeypatch.chdir(tmp_path)
+    n, columns, right = 40, 3, np.dtype(computed)
+    np.save("A.npy", np.eye(n).astype(stored))
+    np.save("B.npy", np.ones((n, columns), right))
+    words = ["solve", "A.npy", "B.npy", "--out", "X.npy", "--mpi", "--dry-run", "--json"]
+    found, half = (
+        json.loads(CliRunner().invoke(app, [*words, *more]).stdout)
+        for more in ([], ["--assume-a", "pos"])
+    )
+    size = np.dtype(stored).itemsize
+    assert found["dtype"] == half["dtype"] == computed
+    assert found["bytes_read"] == size * n * n + right.itemsize * n * columns
+    assert half["bytes_read"] == size * n * n // 2 + right.itemsize * n * columns
+    assert half["flops"] < found["flops"]
+
+
+def test_the_plan_of_panels_counts_their_multiply_adds():
+    """A panel of m rows takes m·NB²/2, of which a process of P has 1/P; alone, nothing is sent."""
+    n, nb, rate = 19_200, 192, 1e12
+    for p in (1, 4):
+        grid, expected = (p, 1), n * n * nb / (4 * p)
+        found = mpi.plan("lu", n, ranks=p, grid=grid, rate=rate, link=4e18, host_memory="1TB")
+        latency = 2e-6 * found.messages
+        spent = found.expected_phase_seconds["panel"] - latency
+        assert spent == pytest.approx(2 * expected / rate, rel=1e-6)
 
 
 def test_the_plan_of_a_tournament_has_messages_for_each_panel():
@@ -405,6 +464,10 @@ def test_the_plan_goes_by_slabs_where_the_memory_is_too_small():
     solved = mpi.plan("solve", n, 5, **how)
     assert solved.slab_width == found.slab_width
     assert solved.planned_bytes["store2"] == square + 8 * n * 5
+    by_cholesky = mpi.plan("solve", n, 5, assume_a="pos", **how)
+    assert by_cholesky.planned_bytes["store2"] == square + 8 * n * 5
+    again = by_cholesky.planned_bytes["load1"] - 3 * square / 2  # A, and L twice
+    assert again == pytest.approx(8 * n**3 / (6 * found.slab_width), rel=0.03)
     half = mpi.plan("cholesky", n, **how)
     assert half.slab_width == found.slab_width
     again = half.planned_bytes["load1"] - square / 2

@@ -7,11 +7,10 @@ to the stored rows at the end, once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hdgemm.fortran import gemm, trsm
 from hdgemm.mpi._elimination import Elimination
 from hdgemm.mpi._panel import Panel, factor_panel
 from hdgemm.mpi.slabs._streamed import StoredColumns, Streamed
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from hdgemm.mpi._timeline import PhaseRecorder
     from hdgemm.mpi._window import Window
     from hdgemm.mpi.variant import Variant
-
-    Columns = NDArray[Any]
 
 
 class StoredFactors(StoredColumns):
@@ -51,14 +48,6 @@ class StoredFactors(StoredColumns):
         """Return the first row that is read: the block's diagonal."""
         return first
 
-    def load_upper(self, last: int) -> tuple[int, int]:
-        """Read the block that ends before column `last`, down to its diagonal; return its span."""
-        width = self._memory.cols.extent
-        first = (last - 1) // width * width
-        self._load(first, last, 0, last)
-        self._lower = (0, 0)
-        return first, last
-
     def panel(self, first: int, width: int) -> Panel:
         """Return a panel of L, on the column of the grid that holds it: a copy."""
         part, columns = self.part, self.columns(first, width)
@@ -66,14 +55,6 @@ class StoredFactors(StoredColumns):
         part.column.broadcast(top, part.rows.owner(first))
         below = np.array(columns[part.rows.below(first + width) :], order="F")
         return Panel(first, self._pivots[first], top, below)
-
-    def diagonal(self, first: int, width: int) -> Columns:
-        """Return the diagonal block of a panel where it lies; elsewhere memory for it."""
-        part = self.part
-        top = np.empty((width, width), part.a.dtype, order="F")
-        if part.has_rows(first) and self.owner(first) == part.cols.process:
-            top[:] = self.columns(first, width)[part.block(first, width)]
-        return top
 
 
 class SlabElimination(Streamed, Elimination):
@@ -95,32 +76,3 @@ class SlabElimination(Streamed, Elimination):
     ) -> None:
         super().__init__(variant, part, window, recorder, span=span, factor=factor)
         self.stored = stored
-
-
-def back_substitute(stored: StoredFactors, part: Part) -> None:
-    """Overwrite the columns of a part, right-hand sides, by U⁻¹·B; U is read from right to left."""
-    nb, last = part.rows.block, part.rows.extent
-    while last:
-        first, last = stored.load_upper(last)
-        for at in reversed(range(first, last, nb)):
-            width = min(nb, last - at)
-            _substitute(stored, part, at, width)
-        last = first
-
-
-def _substitute(stored: StoredFactors, part: Part, first: int, width: int) -> None:
-    """Solve for the rows of X of one panel, and subtract their product above."""
-    root, above = stored.owner(first), part.rows.below(first)
-    x = np.empty((width, part.cols.count), part.a.dtype, order="F")
-    if part.has_rows(first):
-        top = stored.diagonal(first, width)
-        part.row.broadcast(top, root)
-        x[:] = part.a[part.block(first, width)]
-        trsm(top, x, lower=False)
-        part.a[part.block(first, width)] = x
-    part.column.broadcast(x, part.rows.owner(first))
-    rows = np.empty((above, width), part.a.dtype, order="F")
-    if root == part.cols.process:
-        rows[:] = stored.columns(first, width)[:above]
-    part.row.broadcast(rows, root)
-    gemm(-1.0, rows, x, part.a[:above])

@@ -40,29 +40,29 @@ class StoredColumns:
 
     def __init__(self, factor: StoredMatrix, part: Part) -> None:
         self._factor, self._memory = factor, part
-        # Spans of the columns in memory, and of those that `load_lower` has read.
-        self._block = self._lower = (0, 0)
+        self._block = (0, 0)  # span of the columns in memory
         self.part = part
 
     def load_lower(self, first: int, last: int) -> None:
         """Read the block that begins with column `first`, from its diagonal on, before `last`."""
-        if self._lower[0] <= first < self._lower[1]:
+        if self._block[0] <= first < self._block[1]:
             return
         stop = min(first + self._memory.cols.extent, last)
-        self._load(first, stop, self._top(first, last), self._factor.shape[0])
-        self._lower = self._block
+        top, part = self._top(first, last), self._begin(first, stop)
+        view = self._factor[top:, first:stop]
+        Loader(view, "the factor", check_finite=False).load(part, top=top)
 
     def _top(self, first: int, last: int) -> int:
         """Return the first row that `load_lower` reads."""
         raise NotImplementedError
 
-    def _load(self, first: int, last: int, top: int, bottom: int) -> None:
+    def _begin(self, first: int, last: int) -> Part:
+        """Return memory for these columns, which is `part` from now on."""
         memory = self._memory
         cols = replace(memory.cols, extent=last - first)
         self.part = replace(memory, a=memory.a[:, : cols.count], cols=cols)
-        view = self._factor[top:bottom, first:last]
-        Loader(view, "the factor", check_finite=False).load(self.part, top=top)
         self._block = (first, last)
+        return self.part
 
     def owner(self, first: int) -> int:
         """Return the column of the grid that holds a panel of the block."""
@@ -71,6 +71,14 @@ class StoredColumns:
     def columns(self, first: int, width: int) -> Columns:
         """Return the local rows of a panel of the block, on the ranks that hold it."""
         return self.part.columns(first - self._block[0], width)
+
+    def diagonal(self, first: int, width: int) -> Columns:
+        """Return the diagonal block of a panel where it lies; elsewhere memory for it."""
+        part = self.part
+        top = np.empty((width, width), part.a.dtype, order="F")
+        if part.has_rows(first) and self.owner(first) == part.cols.process:
+            top[:] = self.columns(first, width)[part.block(first, width)]
+        return top
 
     def panel(self, first: int, width: int) -> Panel:
         """Return a panel of L, on the column of the grid that holds it: a copy."""

@@ -7,7 +7,7 @@ is its conjugate: the columns of its L are rows of U.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hdgemm.dtypes import ELEMENT_TYPES
 from hdgemm.fortran import cholesky_pairs
@@ -31,6 +31,8 @@ class CholeskyRun(SlabRun):
 
     #: Memory for a block of finished columns; made with the first slab.
     block: Part | None = None
+    #: The upper triangle of A is read.
+    upper = False
 
     @classmethod
     def _strip(cls, run: Run, width: int) -> int:
@@ -38,13 +40,14 @@ class CholeskyRun(SlabRun):
 
     def _load(self, part: Part, span: tuple[int, int]) -> None:
         """Read the columns from their diagonal on; the rest of the slab is zero."""
-        run, (first, last), upper = self.opened.run, span, self.factors.flipped
+        run, (first, last), upper = self.opened.run, span, self.upper
         part.a[:] = 0  # updates compute with elements above the diagonal, too
         a = stored_operand(self.opened.a)
         view = a[first:last, first:] if upper else a[first:, first:last]
         triangle: Triangle = "upper" if upper else "lower"
-        corner = first, first
-        loader = Loader(view, "a", run.check_finite, triangle, corner, conjugate=False)
+        # The transpose of A has a factor whose columns are the rows of U.
+        how: Literal["adjoint", "transpose"] = "transpose" if self.factors.flipped else "adjoint"
+        loader = Loader(view, "a", run.check_finite, triangle, (first, first), how)
         loader.load(part, top=first)
 
     def _eliminate(self, part: Part, span: tuple[int, int]) -> Eliminated:
@@ -83,7 +86,9 @@ def cholesky_by_slabs(opened: Opened, place: Location, *, lower: bool, restart: 
         with together(run.world):
             beside = stack.enter_context(Companions("cholesky", factors, opened, place))
         if not factors.state.finished:
-            flops = CholeskyRun.begun(opened, factors, stack).factor()
+            work = CholeskyRun.begun(opened, factors, stack)
+            work.upper = not lower
+            flops = work.factor()
             opened.check_unchanged()
         with together(run.world):
             beside.publish({}, lower=lower)

@@ -1,32 +1,30 @@
-"""LU and solutions by slabs over MPI."""
+"""LU factorisations by slabs over MPI."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hdgemm.dtypes import ELEMENT_TYPES
-from hdgemm.durable.place import ResultPlace
-from hdgemm.fortran import SingularMatrixError, elimination_pairs
-from hdgemm.matrices.location import Location
-from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.fortran import elimination_pairs
 from hdgemm.mpi._operands import Loader
-from hdgemm.mpi._results import new_target
 from hdgemm.mpi._run import PIVOTINGS
 from hdgemm.mpi._substitution import interchange_strip
 from hdgemm.mpi.processes import together
-from hdgemm.mpi.slabs._elimination import SlabElimination, StoredFactors, back_substitute
-from hdgemm.mpi.slabs._run import Companions, Eliminated, SlabRun, refuse, stored_operand
+from hdgemm.mpi.slabs._elimination import SlabElimination, StoredFactors
+from hdgemm.mpi.slabs._run import Companions, Eliminated, SlabRun, stored_operand
+from hdgemm.mpi.slabs._substitution import TriangularFactor, substitute
 from hdgemm.mpi.slabs.checkpoint import DurableFactors, SlabCall
 from hdgemm.product.target import result_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from hdgemm.matrices.location import Location
     from hdgemm.mpi._part import Part
     from hdgemm.mpi._run import Opened, Run
 
@@ -50,7 +48,8 @@ class LuRun(SlabRun):
     def _eliminate(self, part: Part, span: tuple[int, int]) -> Eliminated:
         first, last = span
         if self.stored is None:
-            self.stored = self._stored(part)
+            block, pivots = self.stream(part), self.factors.state.pivots
+            self.stored = StoredFactors(self.factors.stored, block, pivots)
         found = self._applied(part, span, self.stored)
         zeros = np.flatnonzero(found.diagonal[first:last] == 0)
         own = {at: rows for at, rows in found.pivots.items() if at >= first}
@@ -60,13 +59,13 @@ class LuRun(SlabRun):
         n = self.slabs.n
         return elimination_pairs(n, n) - elimination_pairs(n, n, done)
 
-    def solve(self, part: Part) -> None:
-        """Replace the columns of a part, right-hand sides, by A⁻¹·B."""
-        n, run = self.slabs.n, self.opened.run
-        stored = self._stored(part)
-        self._applied(part, (n, n), stored)
+    def solve(self, part: Part, block: Part) -> None:
+        """Replace the columns of a part, right-hand sides, by A⁻¹·B, with memory for a block."""
+        n, run, lu = self.slabs.n, self.opened.run, self.factors.stored
+        self.stored = None  # its memory is needed for the solution
+        self._applied(part, (n, n), StoredFactors(lu, block, self.factors.state.pivots))
         with run.recorder.record("solve", 0):
-            back_substitute(stored, part)
+            substitute(TriangularFactor(lu, block, lower=False), part)
 
     def finish(self, pivots: NDArray[np.int64]) -> None:
         """Apply to the rows of L the interchanges of later panels."""
@@ -83,9 +82,6 @@ class LuRun(SlabRun):
             elimination.run()
         return elimination
 
-    def _stored(self, part: Part) -> StoredFactors:
-        return StoredFactors(self.factors.stored, self.stream(part), self.factors.state.pivots)
-
 
 class Factored(NamedTuple):
     """Factors in their file, pivots, the 1-based index of the first zero pivot, and operations."""
@@ -100,7 +96,9 @@ def factor_by_slabs(opened: Opened, place: Location, *, restart: bool) -> Factor
     """Factor A by slabs into a new file, which appears when it is complete."""
     run, flops = opened.run, 0.0
     with ExitStack() as stack:
-        factors = DurableFactors.open(run.world, _call(opened, place, restart=restart), stack)
+        a, how = stored_operand(opened.a), {"pivoting": run.pivoting}
+        call = SlabCall(run.kind, a, place, run.dtype, run.variant, how, restart=restart)
+        factors = DurableFactors.open(run.world, call, stack)
         with together(run.world):
             beside = stack.enter_context(Companions("lu", factors, opened, place))
         if not factors.state.finished:
@@ -114,51 +112,3 @@ def factor_by_slabs(opened: Opened, place: Location, *, restart: bool) -> Factor
     with together(run.world):
         lu = result_at(place)
     return Factored(lu, pivots, zero, ELEMENT_TYPES[run.dtype.name].flops * flops)
-
-
-def solve_by_slabs(opened: Opened, place: Location, *, restart: bool) -> tuple[Any, float]:
-    """Store X in a new file, by factors in a file beside it; return it, and the operations.
-
-    The file of the factors is removed when X has its name.
-    """
-    run, n, b = opened.run, opened.run.variant.n, stored_operand(opened.columns)
-    with ExitStack() as stack:
-        where = factors_beside(place)
-        factors = DurableFactors.open(run.world, _call(opened, where, restart=restart), stack)
-        work = LuRun.begun(opened, factors, stack)
-        flops = work.factor(partial(_refuse_zero, factors))
-        width = work.slabs.width
-        with new_target(run.world, place, (n, run.columns), run.dtype) as target:
-            x = StoredMatrix(target.operand, writable=True)
-            for first in range(0, run.columns, width):
-                last = min(first + width, run.columns)
-                part = work.memory(last - first)
-                with run.recorder.record("read", first):
-                    Loader(b[:, first:last], "b", run.check_finite, corner=(0, first)).load(part)
-                work.solve(part)
-                with run.recorder.record("write", first):
-                    replace(target, operand=x[:, first:last].operand).store(part)
-            opened.check_unchanged()
-            target.publish()
-        found = target.result()
-        with together(run.world):
-            if factors.checkpoint is not None:
-                factors.checkpoint.discard()
-    return found, ELEMENT_TYPES[run.dtype.name].flops * flops
-
-
-def factors_beside(place: Location) -> Location:
-    """Return the place of the factors that lead to a solution."""
-    return Location(ResultPlace.aside(place, (1, 1), np.dtype("f8")).work(".lu.npy"))
-
-
-def _call(opened: Opened, place: Location, *, restart: bool) -> SlabCall:
-    run = opened.run
-    a, how = stored_operand(opened.a), {"pivoting": run.pivoting}
-    return SlabCall(run.kind, a, place, run.dtype, run.variant, how, restart=restart)
-
-
-def _refuse_zero(factors: DurableFactors, zero: int) -> None:
-    """Raise on all ranks at a zero pivot, and forget the run."""
-    text = f"a is singular: pivot {zero} is exactly zero"
-    refuse(factors, SingularMatrixError(text, order=zero) if zero else None)
