@@ -1,11 +1,13 @@
-"""Products on a Dask cluster: efficiency, the cost of a block, a thousand workers in virtual time.
+"""Products and passes over rows on a Dask cluster, and a thousand workers in virtual time.
 
 python -m bench.cluster efficiency [--n 8192] [--memory 400MB] [--repeats 3]
+python -m bench.cluster rows [--rows 400000] [--n 400] [--repeats 3]
 python -m bench.cluster load [--blocks 100000]
 python -m bench.cluster virtual [--n 1000000]
 
 `efficiency` compares workers of one thread with one engine that has as many threads and as much
-memory as all of them, by turns. `load` sends blocks that compute nothing, and empty tasks of Dask's
+memory as all of them, by turns. `rows` does so for passes over the rows of a tall file: R by QR,
+and a covariance matrix. `load` sends blocks that compute nothing, and empty tasks of Dask's
 own for comparison. Kills are a campaign:
 `python -m bench.campaigns.cluster_kills`.
 """
@@ -18,21 +20,22 @@ import statistics
 import time
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from bench.harness import ROOT, data_folder, drop_cached, environment, save, spread
 from bench.lossy_cluster import LossyCluster
+from hdgemm import linalg
 from hdgemm.blas.products import multiply
-from hdgemm.cluster import blocks, multiply as multiply_on_cluster
+from hdgemm.cluster import blocks, multiply as multiply_on_cluster, row_passes
 from hdgemm.cluster.connection import local_cluster
 from hdgemm.cluster.virtual_time import VirtualWorker
 from hdgemm.matrices.random import random_matrix
 from hdgemm.options import Options, parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 #: Bare submits that are measured beside the blocks.
 _BARE_SUBMITS = 5000
@@ -51,10 +54,49 @@ def efficiency(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _turns(args: argparse.Namespace, folder: Path, count: int) -> dict[str, Any]:
+def _options(args: argparse.Namespace, count: int) -> tuple[Options, Options]:
+    """Return the options of one engine on so many cores, and of each worker of one core."""
     memory = parse_size(args.memory)
     alone = Options(devices="host", threads=count, host_memory=memory)
-    each = Options(devices="host", threads=1, host_memory=memory // count)
+    return alone, Options(devices="host", threads=1, host_memory=memory // count)
+
+
+def rows(args: argparse.Namespace) -> dict[str, Any]:
+    """Compare passes over rows on two workers of one core with one engine on two cores."""
+    alone, each = _options(args, 2)
+    found: dict[str, Any] = {"rows": args.rows, "n": args.n, "memory": args.memory}
+    with data_folder(args.data) as folder, local_cluster(2, threads=1) as client:
+        tall = folder / "T.npy"
+        random_matrix(tall, args.rows, args.n, 0, "float64")
+        calls: dict[str, Callable[[Options], Any]] = {
+            "qr": lambda options: linalg.qr(tall, mode="r", options=options),
+            "cov": lambda options: linalg.cov(tall, rowvar=False, options=options),
+        }
+        for name, call in calls.items():
+            pairs = []
+            for turn in range(1 + args.repeats):
+                drop_cached([tall])
+                engine = _seconds(call, alone)
+                drop_cached([tall])
+                with row_passes(client, options=each):
+                    cluster = _seconds(call, each)
+                print(f"{name}: one engine {engine:.2f} s, two workers {cluster:.2f} s", flush=True)
+                if turn:  # the first turn measures the rates and imports the libraries
+                    pairs.append((engine, cluster))
+            ratio = spread([engine / cluster for engine, cluster in pairs])
+            found[name] = {"seconds": pairs, "efficiency": ratio}
+            print(f"{name}: two workers reach {ratio['median']:.3f} of one engine (median)")
+    return found
+
+
+def _seconds(call: Callable[[Options], Any], options: Options) -> float:
+    began = time.perf_counter()
+    call(options)
+    return time.perf_counter() - began
+
+
+def _turns(args: argparse.Namespace, folder: Path, count: int) -> dict[str, Any]:
+    alone, each = _options(args, count)
     a, b = folder / "A.npy", folder / "B.npy"
     seconds: dict[str, list[float]] = {"engine": [], "cluster": []}
     with local_cluster(count, threads=1) as client:
@@ -188,20 +230,31 @@ def virtual(args: argparse.Namespace) -> dict[str, Any]:
     return {"n": args.n, "efficiency": found, "median": statistics.median(found)}
 
 
+#: What is measured, and the extent n where none is given.
+_MEASUREMENTS: Final[Mapping[str, tuple[Callable[[argparse.Namespace], dict[str, Any]], int]]] = {
+    "efficiency": (efficiency, 8192),
+    "rows": (rows, 400),
+    "load": (load, 8192),
+    "virtual": (virtual, 1_000_000),
+}
+
+
 def main() -> None:
     """Measure and write bench/results/cluster_*.json where asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["efficiency", "load", "virtual"])
+    parser.add_argument("what", choices=list(_MEASUREMENTS))
     parser.add_argument("--n", type=int)
+    parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--memory", default="400MB")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--blocks", type=int, default=100_000)
     parser.add_argument("--data", type=Path, default=ROOT / "tmp", help="where matrices go")
     parser.add_argument("--save", action="store_true", help="write bench/results/cluster_*.json")
     args = parser.parse_args()
-    args.n = args.n or (1_000_000 if args.what == "virtual" else 8192)
+    measure, n = _MEASUREMENTS[args.what]
+    args.n = args.n or n
     where = environment()
-    found = {"efficiency": efficiency, "load": load, "virtual": virtual}[args.what](args)
+    found = measure(args)
     if args.save:
         save(f"cluster_{args.what}", found, where)
 

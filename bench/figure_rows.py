@@ -359,6 +359,17 @@ def cluster(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def cluster_rows(result: dict[str, Any]) -> list[str]:
+    """Return the rows of passes over rows on two workers against one engine on two cores."""
+    return [
+        f"| {name}, {result['rows']:,} × {result['n']}, two workers of one core |"
+        f" {case['efficiency']['median']:.3f} ({case['efficiency']['min']:.2f}–"
+        f"{case['efficiency']['max']:.2f}) of one engine |"
+        for name, case in result.items()
+        if isinstance(case, dict) and "efficiency" in case
+    ]
+
+
 def cluster_load(result: dict[str, Any]) -> list[str]:
     """Return the row of what each block costs the client and the scheduler of a cluster."""
     return [

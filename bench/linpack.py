@@ -25,7 +25,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from bench.figures import linpack as table
+from bench.figure_rows import linpack as table
 from bench.harness import ROOT, environment, save, spread
 from bench.hpcc import Hpcc, blas_version, missing
 from hdgemm.machine.limits import cores
