@@ -11,6 +11,7 @@ import numpy as np
 
 from hdgemm.blas.products import multiply
 from hdgemm.options import Options
+from tests.counting import nth_call
 
 TILE = (40, 48, 64)
 
@@ -23,11 +24,10 @@ class Killer:
     """Observer that kills its process at the n-th event."""
 
     def __init__(self, number):
-        self._left = number
+        self._last = nth_call(number)
 
     def __call__(self, event):
-        self._left -= 1
-        if not self._left:
+        if self._last():
             os.kill(os.getpid(), signal.SIGKILL)
 
 

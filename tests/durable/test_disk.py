@@ -9,6 +9,7 @@ import pytest
 from hdgemm.durable.checkpoint import Checkpoint
 from hdgemm.errors import HdgemmError, MatrixIOError
 from hdgemm.matrices.files import BlockFile
+from tests.counting import nth_call
 from tests.durable.durable_case import Case, shared_case
 from tests.durable.power_loss import PowerLoss
 
@@ -17,11 +18,11 @@ from tests.durable.power_loss import PowerLoss
 def test_a_disk_that_fills_up(tmp_path_factory, point, monkeypatch):
     mode = ("new", "update")[point % 4 // 2]
     case = shared_case(tmp_path_factory, mode)
-    inode = []
+    last, failed = nth_call(point * (3 if mode == "update" else 1)), []
 
     def full(self, offset, memory, write=BlockFile.write):
-        inode.append(self.path)
-        if len(inode) == point * (3 if mode == "update" else 1):
+        if last():
+            failed.append(str(self.path))
             raise self._error("write", offset, memory.size, OSError(errno.ENOSPC, "full"))
         write(self, offset, memory)
 
@@ -29,7 +30,7 @@ def test_a_disk_that_fills_up(tmp_path_factory, point, monkeypatch):
         patch.setattr(BlockFile, "write", full)
         with pytest.raises(MatrixIOError, match="cannot write") as caught:
             case.run()
-    assert caught.value.path == str(inode[point * (3 if mode == "update" else 1) - 1])
+    assert [caught.value.path] == failed
     assert caught.value.offset >= 0
     report = case.run()
     assert case.sha() == case.expected
@@ -40,11 +41,10 @@ def test_a_disk_that_fills_up(tmp_path_factory, point, monkeypatch):
 @pytest.mark.parametrize("point", range(1, 30, 7))
 def test_a_journal_that_cannot_grow(tmp_path_factory, point, monkeypatch):
     case = shared_case(tmp_path_factory, ("new", "update")[point % 2])
-    calls = []
+    last = nth_call(point)
 
     def full(fd, data, offset, pwrite=os.pwrite):
-        calls.append(offset)
-        if len(calls) == point:
+        if last():
             raise OSError(errno.ENOSPC, "full")
         return pwrite(fd, data, offset)
 

@@ -16,6 +16,7 @@ from hdgemm.durable.journal import Journal
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.options import Options
+from tests.counting import nth_call
 from tests.durable.durable_case import TILE, Case, shared_case
 
 DATA = {"new": 4096, "over": 128, "replace": 4096, "update": 128}
@@ -300,11 +301,10 @@ class TestDamage:
     def test_a_piece_that_is_recorded_and_not_stored_is_in_the_redo_log(
         self, tmp_path, monkeypatch
     ):
-        case, write, rects = Case(tmp_path, "update"), FileMatrix.write, []
+        case, write, ninth = Case(tmp_path, "update"), FileMatrix.write, nth_call(9)
 
         def tear(matrix, row, col, tile):
-            rects.append((row, col))
-            if len(rects) == 9:
+            if ninth():
                 write(matrix, row, col, tile[: len(tile) // 2])
                 raise MatrixIOError("torn", path="C.npy", offset=0, length=0)
             write(matrix, row, col, tile)

@@ -41,12 +41,12 @@ class InterruptedRunError(Exception):
 
 
 def run(folder, *, beta=0.0, out="out.npy", stop_at=None, devices=("x", "y"), **keywords):
-    stored = 0
+    stored = []
 
     def observe(event):
-        nonlocal stored
-        stored += event.stage == "store2"
-        if stop_at is not None and stored > stop_at:
+        if event.stage == "store2":
+            stored.append(event)
+        if stop_at is not None and len(stored) > stop_at:
             raise InterruptedRunError
 
     target = np.load(folder / out, mmap_mode="r+") if beta else folder / out

@@ -1,5 +1,6 @@
 """Durable factorisations: interrupted anywhere, resumed to the same bits, refused where unsafe."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -37,14 +38,11 @@ LAST = -(-N // 7) - 1
 
 def interrupt(stage, slab, after=0):
     """Return an observer that raises at an operation of a slab, counted from its first one."""
-    seen = 0
+    count = itertools.count(1)
 
     def observe(event):
-        nonlocal seen
-        if event.stage == stage and event.unit == slab:
-            seen += 1
-            if seen > after:
-                raise InterruptedRunError
+        if event.stage == stage and event.unit == slab and next(count) > after:
+            raise InterruptedRunError
 
     return observe
 
@@ -155,7 +153,7 @@ def test_rectangular_matrices_go_on(tmp_path, shape):
 
 
 _KILLED = """
-import os, signal, sys
+import itertools, os, signal, sys
 from pathlib import Path
 import hdgemm, hdgemm.linalg
 options = hdgemm.Options(tile=(1, 7, 3), host_memory="30MB")
@@ -165,10 +163,9 @@ def run(folder, routine, in_place, observer=None):
     getattr(hdgemm.linalg, routine)(folder + "/A.npy", options=options, checkpoint=True,
                                     observer=observer, **where)
 def killer(stage, slab, after):
-    count = [0]
+    count = itertools.count(1)
     def observe(event):
-        count[0] += event.stage == stage and event.unit == slab
-        if count[0] > after:
+        if event.stage == stage and event.unit == slab and next(count) > after:
             os.kill(os.getpid(), signal.SIGKILL)
     return observe
 for line in sys.stdin.read().splitlines():

@@ -17,6 +17,7 @@ from hdgemm.linalg.slabs import cholesky as cholesky_elimination, slab, slab as 
 from hdgemm.linalg.slabs.pipeline import SlabPipeline
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
+from tests.counting import nth_call
 from tests.linalg.matrices import positive_definite, random_matrix
 from tests.linalg.tall import plan_tsqr
 
@@ -35,9 +36,17 @@ def indefinite():
 def test_the_error_says_which_columns_are_overwritten(tmp_path, lower, checkpoint):
     a = indefinite()
     np.save(tmp_path / "A.npy", np.asarray(a, order="F" if lower else "C"))
-    axis = "columns" if lower else "rows"
+    axis, stored = "columns" if lower else "rows", threading.Event()
+
+    def observe(event):
+        if event.stage == "store2" and event.unit == 2:
+            stored.set()
+        if event.stage == "mult1" and event.unit == 3:  # before its own block, which fails
+            assert stored.wait(240)
+
     with pytest.raises(np.linalg.LinAlgError, match="leading minor of order 26") as caught:
-        cholesky(tmp_path / "A.npy", lower, overwrite_a=True, options=SLABS, checkpoint=checkpoint)
+        cholesky(tmp_path / "A.npy", lower, overwrite_a=True, options=SLABS, checkpoint=checkpoint,
+                 observer=observe)  # fmt: skip
     text = str(caught.value)
     assert f"{axis} 0:21 of" in text
     assert "the others are as they were" in text
@@ -89,11 +98,10 @@ def test_no_column_is_overwritten_before_its_slab_is_computed(tmp_path, monkeypa
 
 
 def test_a_slab_that_a_durable_run_has_begun_to_store_is_named(tmp_path, monkeypatch):
-    a, write, calls = random_matrix(N, N, "float64"), FileMatrix.write, []
+    a, write, second = random_matrix(N, N, "float64"), FileMatrix.write, nth_call(2)
 
     def tear(self, row, col, tile):
-        calls.append(row)
-        if len(calls) == 2:
+        if second():
             write(self, row, col, tile[:-1])
             raise MatrixIOError("no space", path="A.npy", offset=0, length=0)
         return write(self, row, col, tile)
@@ -159,10 +167,11 @@ def test_names_as_long_as_the_file_system_takes(tmp_path, long):
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_two_runs_do_not_overwrite_one_file(tmp_path, checkpoint):
     a, refused = np.asfortranarray(random_matrix(N, N, "float64")), []
+    first = nth_call(1)
     np.save(tmp_path / "A.npy", a)
 
     def observe(_event):
-        if not refused:
+        if first():
             with pytest.raises(hdgemm.InputError, match="another run is overwriting") as caught:
                 lu_factor(tmp_path / "A.npy", overwrite_a=True, options=SLABS)
             refused.append(caught)

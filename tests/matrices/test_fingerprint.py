@@ -11,6 +11,7 @@ import zarr
 import hdgemm
 from hdgemm.errors import MatrixIOError
 from hdgemm.matrices.fingerprint import file_state
+from tests.counting import nth_call
 
 TILED = hdgemm.Options(host_memory="64MB", devices="host", tile=(16, 16, 16))
 
@@ -86,11 +87,10 @@ def link(path):
 
 @pytest.mark.parametrize("act", [replace, os.unlink, rename, link, lambda path: path.chmod(0o640)])
 def test_a_file_with_other_names_or_modes_is_read_to_the_end(inputs, act):
-    x, done = numbers(), []
+    x, first = numbers(), nth_call(1)
 
     def observer(event):
-        if event.stage == "mult1" and not done:
-            done.append(event)
+        if event.stage == "mult1" and first():
             act(inputs / "a.npy")
 
     out = inputs / "c.npy"
@@ -103,11 +103,10 @@ def test_a_file_with_other_names_or_modes_is_read_to_the_end(inputs, act):
 def test_an_input_that_changes_during_the_run(inputs, change, side):
     location, file, act, message = CHANGES[change]
     x = numbers()
-    done = []
+    first = nth_call(1)
 
     def observer(event):
-        if event.stage == "mult1" and not done:
-            done.append(event)
+        if event.stage == "mult1" and first():
             act(inputs / file)
 
     out = inputs / "c.npy"
@@ -123,11 +122,10 @@ def test_an_input_that_changes_during_the_run(inputs, change, side):
 
 
 def test_a_durable_run_says_so_too(inputs):
-    done = []
+    first = nth_call(1)
 
     def observer(event):
-        if event.stage == "mult1" and not done:
-            done.append(event)
+        if event.stage == "mult1" and first():
             rewrite(inputs / "a.npy")
 
     with pytest.raises(MatrixIOError, match=r"A .*was modified"):
@@ -175,13 +173,12 @@ def replaced_by_another(path):
     ],
 )
 def test_an_overwritten_matrix_keeps_its_name(inputs, routine, location, file):
-    x, done = numbers(), []
+    x, first = numbers(), nth_call(1)
     for suffix in (".npy", ".h5"):
         (inputs / f"other{suffix}").write_bytes((inputs / f"a{suffix}").read_bytes())
 
     def observer(event):
-        if event.stage == "mult1" and not done:
-            done.append(event)
+        if event.stage == "mult1" and first():
             replaced_by_another(inputs / file)
 
     calls = {

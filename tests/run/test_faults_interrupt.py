@@ -96,7 +96,7 @@ def test_a_draft_that_a_checkpoint_keeps_survives_sigterm(matrices):
     journal = matrices / ".d.npy.hdgemm-journal"
     code, _ = interrupted(
         matrices, "a.npy", "b.npy", "--out", "d.npy", "--checkpoint",
-        ready=lambda _: journal.exists() and journal.stat().st_size > 0, by=signal.SIGTERM,
+        ready=lambda _: journal.exists() and b'"done"' in journal.read_bytes(), by=signal.SIGTERM,
     )  # fmt: skip
     assert code == 143
     assert list(matrices.glob(".d.npy.*.part"))
@@ -188,7 +188,7 @@ def test_a_program_that_ends_before_its_daemon_thread(matrices, device):
     before = contents(matrices)
     done = subprocess.run(
         [sys.executable, "-c", ENDING, device, "x.h5::C"], cwd=matrices, env=ENVIRONMENT,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert contents(matrices) == before

@@ -28,6 +28,7 @@ from hdgemm.server.outputs import writer_of
 from tests.ports import reserved_port
 from tests.server import postgres
 from tests.server.harness import (
+    LIMIT,
     REPOSITORY,
     InProcess,
     Live,
@@ -218,7 +219,7 @@ def test_on_a_full_disk_deletion_still_works(small_disk: Path, tmp_path: Path) -
         finished(server.http, job[-32:])
         filler = small_disk / "filler"
         # Files that the server removes make room again, and an answer is kept for a second.
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + LIMIT
         while True:
             with pytest.raises(OSError, match="space"), filler.open("ab", buffering=0) as stream:  # noqa: PT012
                 while True:

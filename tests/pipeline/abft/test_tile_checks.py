@@ -13,6 +13,7 @@ from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.host_blas import Gemm
 from hdgemm.pipeline.devices.protocol import view
 from hdgemm.pipeline.devices.recording import RecordingDevice, flip_bit
+from tests.counting import nth_call
 from tests.pipeline.abft.tile_case import LADDER, Case
 from tests.reference import DTYPES
 
@@ -288,13 +289,12 @@ def col_bounds(case, a, b):
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_tile_is_inspected_after_its_drawn_blocks_are_done(wrong, monkeypatch):
     monkeypatch.setattr(host, "_WORTH_DRAWING", 0)
-    right, calls = Gemm.run, []
+    right, fourth = Gemm.run, nth_call(4)
 
     def slow(gemm):
         time.sleep(0.01)
         right(gemm)
-        calls.append(gemm)
-        if wrong and len(calls) == 4:
+        if fourth() and wrong:
             np.ctypeslib.as_array((ctypes.c_double * 1).from_address(gemm.c))[0] += 1.0
 
     monkeypatch.setattr(Gemm, "run", slow)

@@ -85,7 +85,7 @@ device.close()
 def test_a_forked_child_refuses_by_name_and_ends(name, state):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, name, state],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -122,6 +122,6 @@ with hdgemm.Session(options) as session:
 def test_products_in_a_forked_child_are_refused_except_on_the_host(name):
     done = subprocess.run(
         [sys.executable, "-c", PRODUCTS, name],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
