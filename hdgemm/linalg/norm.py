@@ -37,6 +37,12 @@ _SUMS: Final[Mapping[Any, tuple[NormName, bool]]] = {
 }
 #: Norms of the singular values.
 _SPECTRAL: Final = (2, -2, "nuc")
+#: Numbers as texts, of a command line.
+_NUMBERS: Final[Mapping[str, float]] = {
+    **{str(number): number for number in (1, -1, 2, -2)},
+    "inf": np.inf,
+    "-inf": -np.inf,
+}
 #: The same sums of the transpose.
 _TRANSPOSED: Final[Mapping[NormName, NormName]] = {
     "columns": "rows",
@@ -66,7 +72,7 @@ def norm(
         None or "fro": the Frobenius norm. 1, -1: the largest and the smallest sum of the absolute
         values of a column; `numpy.inf`, ``-numpy.inf``: of a row. "max": the largest absolute
         value. 2, -2, "nuc": the largest and the smallest singular value, and their sum, for which
-        a triangle of order min(m, n) must fit the memory as for `svdvals`.
+        a triangle of order min(m, n) must fit the memory as for `svdvals`. Numbers may be texts.
     axis, keepdims
         None and False.
     check_finite
@@ -115,6 +121,7 @@ def prepare(
     check_finite: bool = True,
 ) -> Iterator[Prepared[float]]:
     """Yield a norm, planned; `out` is None."""
+    ord = _NUMBERS[ord] if isinstance(ord, str) and ord in _NUMBERS else ord  # noqa: A001
     if _is_one_of(ord, _SPECTRAL):
         with prepare_values(a, out, call, check_finite=check_finite) as values:
             yield Prepared(values.plan, lambda: _spectral(values.run(), ord))

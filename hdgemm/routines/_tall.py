@@ -246,6 +246,26 @@ ROUTINES: Final = (
         ),
     ),
     Routine(
+        name="norm",
+        title="Norm of a matrix",
+        summary="Compute a norm of a matrix, in one pass.",
+        function="hdgemm.linalg.norm:norm",
+        prepare="hdgemm.linalg.norm:prepare",
+        operands=(_A,),
+        parameters=(
+            Parameter(
+                name="ord",
+                help="Frobenius; largest element; sum of singular values; p = 1, 2 or inf.",
+                type=str,
+                default="fro",
+                choices=("fro", "max", "nuc", "1", "-1", "2", "-2", "inf", "-inf"),
+            ),
+        ),
+        outputs=(Output(name="norm", shape=extents(), dtype="real", kind="value"),),
+        row_passes=always,
+        examples=("hdgemm norm T.npy", "hdgemm norm T.npy --ord 1"),
+    ),
+    Routine(
         name="pinv",
         title="Pseudoinverse",
         summary="Compute the pseudoinverse of a tall or wide matrix.",

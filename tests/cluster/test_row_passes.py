@@ -1,6 +1,7 @@
 """Passes over rows on a cluster: the same results as on one machine, whichever workers reduce."""
 
 import importlib
+import json
 import signal
 import threading
 from contextlib import ExitStack
@@ -189,6 +190,11 @@ def test_commands_reduce_rows_on_a_cluster(client, case, monkeypatch, capsys):
     assert "workers" in done.stdout
     r = np.load(folder / "R.npy")
     assert np.allclose(r.T @ r, a.T @ a)
+    done = run("norm", folder / "A.npy", "--ord", "1", *where)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["values"]["norm"] == pytest.approx(np.abs(a).sum(axis=0).max())
+    assert "workers" in done.stdout
     for name, *more in (["syrk"], ["svdvals", "--dry-run"], ["qr", "--mode", "raw"]):
         refused = run(name, folder / "A.npy", "--out", folder / "C.npy", *where, *more)
         assert refused.returncode == 2

@@ -45,9 +45,9 @@ def test_arrays_beside_a_factorisation_are_those_of_its_files(name, mode):
     routine = commands()[name]
     given = {**routine.defaults, **({"mode": mode} if name == "qr" else {})}
     first = routine.first(given)
-    assert first is not None
+    assert (first is not None) == routine.stores
     beside = tuple(each.name for each in routine.present(given, "beside"))
-    assert beside == ARRAYS.get(first.factors, ())
+    assert beside == ARRAYS.get("" if first is None else first.factors, ())
 
 
 @pytest.mark.parametrize("shape", [(30, 12), (12, 30), (20, 20)])
@@ -109,6 +109,21 @@ def test_tall_matrices_have_commands(tmp_path, monkeypatch):
     np.testing.assert_allclose(np.load("pca.npy"), scaled @ np.load("V.npy").T, atol=1e-13)
     assert len(json.loads(run.stdout)["values"]["r2"]) == 2
     assert invoke("plan", "svd", "2000", "50").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["fro", "max", "nuc", "1", "-1", "2", "-2", "inf", "-inf"])
+def test_norms_have_a_command(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    a = np.random.default_rng(0).standard_normal((30, 5))
+    np.save("A.npy", a)
+    exact = np.abs(a).max() if name == "max" else None
+    if exact is None:
+        exact = np.linalg.norm(a, name if name in {"fro", "nuc"} else float(name))
+    run = invoke("norm", "A.npy", "--ord", name, "--quiet", "--json")
+    assert run.exit_code == 0, run.output + str(run.exception)
+    assert json.loads(run.stdout)["values"]["norm"] == pytest.approx(exact, rel=1e-13)
+    assert linalg.norm(a, name) == pytest.approx(exact, rel=1e-13)
+    assert invoke("norm", "A.npy", "--ord", name, "--dry-run").exit_code == 0
 
 
 def test_extents_are_bound_by_name():
