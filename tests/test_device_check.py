@@ -105,22 +105,30 @@ def test_a_device_that_is_not_there_is_an_error():
         hdgemm.check_device("gpu")
 
 
-@pytest.mark.parametrize(("fault", "code", "word"), [(None, 0, "PASSED"), ("dgemm", 1, "FAILED")])
-def test_the_command_prints_a_line_a_group_and_exits_with_the_outcome(
-    monkeypatch, fault, code, word
-):
+def check_by_command(monkeypatch, faults, *words):
+    """Return the result of the command for float64 and one strategy on a stand-in with faults."""
     monkeypatch.setattr(device_check, "_DTYPES", ("float64",))
     monkeypatch.setattr(device_check, "_LADDER", ("data-placement",))
     monkeypatch.setattr(device_check, "_TILE", FEW_TILES)
-    faults = [] if fault is None else [Fault(fault, 40, 13)]
     with driven_by(StandIn(faults=faults).api()):
-        result = CliRunner().invoke(app, ["devices", "--check", "cuda:0"])
+        return CliRunner().invoke(app, ["devices", "--check", "cuda:0", *words])
+
+
+@pytest.mark.parametrize(
+    ("faults", "code", "word"), [([], 0, "PASSED"), ([Fault("dgemm", 40, 13)], 1, "FAILED")]
+)
+def test_the_command_prints_a_line_a_group_and_exits_with_the_outcome(
+    monkeypatch, faults, code, word
+):
+    result = check_by_command(monkeypatch, faults)
     lines = result.stdout.splitlines()
     assert result.exit_code == code
     assert len(lines) == 3
     assert lines[0].startswith("float64    data-placement   plain")
     assert word in lines[-1]
-    with driven_by(StandIn(faults=faults).api()):
-        result = CliRunner().invoke(app, ["devices", "--check", "cuda:0", "--json"])
-    assert result.exit_code == code
-    assert json.loads(result.stdout)["passed"] is (code == 0)
+
+
+def test_the_command_prints_json_and_exits_with_the_outcome(monkeypatch):
+    result = check_by_command(monkeypatch, [Fault("dgemm", 40, 13)], "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["passed"] is False

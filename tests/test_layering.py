@@ -1,6 +1,7 @@
 """Imports point one way and form no circle: read from the source, nothing is imported."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,17 +77,23 @@ def level(module):
     return next(LEVELS[name] for name in names if name in LEVELS)
 
 
+@cache
+def nodes_of(path):
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@cache
 def imports(path):
     """Every module of the package that this one imports, inside functions and types too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             found.add(node.module)
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return {name for name in found if name.split(".")[0] == "hdgemm"}
+    return frozenset(name for name in found if name.split(".")[0] == "hdgemm")
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +117,7 @@ def test_only_the_edges_import_the_public_names():
     wrong = [
         f"{name_of(path)} imports the package's public names"
         for path in inside
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.Import) and any(alias.name == "hdgemm" for alias in node.names)
     ]
     assert not wrong, "\n".join(wrong)
@@ -124,8 +131,8 @@ def test_the_service_does_not_know_the_command_line(edges):
 
 def references(path):
     """Every module that this one imports, or names in a string such as "hdgemm.linalg.lu:lu"."""
-    found = imports(path)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found = set(imports(path))
+    for node in nodes_of(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.add(node.value.partition(":")[0])
     return found

@@ -149,18 +149,16 @@ def test_norms_are_numpys(m, n, height, cores, dtype, order, special):
         a[m // 2, n // 3] = special
     rows = TallRows(hdgemm.open(a), a.dtype, check_finite=False)
     cases = {"fro": "fro", "columns": 1, "rows": np.inf}
-    for name, ord_ in cases.items():
-        norm = Norm(name, n)
-        run_pass(rows, [norm], height=height, cores=cores)
+    found, largest = [Norm(name, n) for name in cases], Norm("max", n)
+    run_pass(rows, [*found, largest], height=height, cores=cores)
+    for norm, ord_ in zip(found, cases.values(), strict=True):
         expected = np.linalg.norm(a, ord_) if a.size else 0.0
         np.testing.assert_allclose(norm.value, expected, rtol=100 * np.finfo(dtype).eps)
-    largest = Norm("max", n)
-    run_pass(rows, [largest], height=height, cores=cores)
     np.testing.assert_equal(largest.value, float(np.abs(a).max(initial=0)))
-    for name, ord_ in {"columns": -1, "rows": -np.inf}.items():
-        norm = Norm(name, n, smallest=True)
-        if a.size:
-            run_pass(rows, [norm], height=height, cores=cores)
+    if a.size:
+        least = {-1: Norm("columns", n, smallest=True), -np.inf: Norm("rows", n, smallest=True)}
+        run_pass(rows, list(least.values()), height=height, cores=cores)
+        for ord_, norm in least.items():
             expected = np.linalg.norm(a, ord_)
             np.testing.assert_allclose(norm.value, expected, rtol=100 * np.finfo(dtype).eps)
 
