@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from abc import ABC, abstractmethod
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.base import Matrix
 
+#: Errors of a path at which there is nothing.
+_MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 #: Suffixes of formats that hdgemm does not write, and of raw files, which need a layout.
 _OTHER_SUFFIXES: Final = frozenset(
     {
@@ -285,7 +288,7 @@ def _parse(whole: str) -> Location:
     if not separator or Path(whole).exists():
         name, item = whole, ""
     path = Path(name)
-    path.exists()  # raises for a name that is too long, or a folder that may not be read
+    _check_usable(path)
     if item and (layout := parse_layout(item, whole)):
         return Location(path, "raw", raw=layout)
     if {".", ".."} & set(item.split("/")):
@@ -293,6 +296,18 @@ def _parse(whole: str) -> Location:
     kind = format_at(path)
     kind.check_item(whole, path, item)
     return Location(path, kind.name, item.strip("/"))
+
+
+def _check_usable(path: Path) -> None:
+    """Raise OSError for a name that is too long, or a folder that may not be read.
+
+    `Path.exists` did so before Python 3.14.
+    """
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno not in _MISSING:
+            raise
 
 
 def format_at(path: Path) -> Format:

@@ -238,7 +238,9 @@ class Pool:
     """Threads that take pieces from all calls in turn, so that a large one delays no small one.
 
     Callers may be interrupted anywhere. An interrupt inside `threading.Condition` or `Event` can
-    leave it locked, or lose a notification; the C code of locks and `SimpleQueue` runs as a whole.
+    leave it locked, or lose a notification, and from Python 3.14 on one between the acquisition of
+    a lock and the block of its `with` leaves the lock locked. So callers take no lock: they use
+    single operations of `deque` and `SimpleQueue`, whose C code runs as a whole.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -263,8 +265,7 @@ class Pool:
         if not pieces:
             transfer.end_now()
             return transfer
-        with self._lock:
-            self._transfers.append(transfer)
+        self._transfers.append(transfer)
         for _ in range(min(len(pieces), self.threads)):
             self._calls.put(None)
         return transfer
@@ -274,9 +275,9 @@ class Pool:
         self.begin(pieces).wait()
 
     def drop(self, transfer: Transfer) -> None:
-        """Start no more pieces of a transfer."""
-        with self._lock:
-            self._end(transfer)
+        """Start no more pieces of a transfer; a thread ends it."""
+        transfer.pieces = iter(())
+        self._calls.put(None)
 
     def _take(self) -> tuple[Transfer, Callable[[Bounce], None]] | None:
         """Return the next piece and its transfer; None where all pieces are begun."""
