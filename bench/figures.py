@@ -93,6 +93,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     ),
     "scalapack": ("Systems over MPI, against ScaLAPACK", rows_of.scalapack),
     "scalapack_columns": ("Systems over MPI, against ScaLAPACK, 2×1", rows_of.scalapack),
+    "mpi_reading": ("Operands over MPI, against the disk", rows_of.scalapack),
     "cluster_efficiency": ("Cluster", rows_of.cluster),
     "cluster_rows": ("Passes over rows on a cluster", rows_of.cluster_rows),
     "cluster_load": ("Cluster: what a block costs", rows_of.cluster_load),
