@@ -18,7 +18,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.slabs.run import say_state
 from hdgemm.linalg.storage import OpenOutput
 from hdgemm.matrices.factor_files import ARRAYS, FactorFiles, checksum
-from hdgemm.matrices.files import open_regular
+from hdgemm.matrices.files import PARSING, open_regular
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored, open_operand
 from hdgemm.product.aliasing import overlaps
@@ -241,7 +241,7 @@ def _read(place: Location, files: FactorFiles) -> dict[str, Any]:
 
 def _array(place: Location, path: Path, expected: int | None) -> NDArray[Any]:
     try:
-        with os.fdopen(open_regular(path), "rb") as stream:
+        with PARSING, os.fdopen(open_regular(path), "rb") as stream:
             array: NDArray[Any] = np.load(stream)
     except (OSError, ValueError, EOFError, BadZipFile, MemoryError) as error:
         raise InputError(f"cannot read {path}, which belongs to {place}: {error}") from error

@@ -17,7 +17,7 @@ from hdgemm.matrices._hdf5_links import check_links
 from hdgemm.matrices._raw import RawLayout, create_raw, open_raw
 from hdgemm.matrices._zarrs import from_zarr, open_zarr
 from hdgemm.matrices.draft import real_path
-from hdgemm.matrices.files import check_regular
+from hdgemm.matrices.files import PARSING, check_regular
 from hdgemm.matrices.layout import check_written
 from hdgemm.matrices.location import Format, formats, register
 from hdgemm.matrices.npy import create_npy, open_npy, read_header
@@ -65,7 +65,8 @@ class Npy(Format):
 
     def map(self, place: Location) -> NDArray[Any] | None:
         """Map the whole file."""
-        found: NDArray[Any] = np.load(place.path, mmap_mode="r")
+        with PARSING:
+            found: NDArray[Any] = np.load(place.path, mmap_mode="r")
         return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hdgemm.errors import InputError
-from hdgemm.matrices.files import open_regular
+from hdgemm.matrices.files import PARSING, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -112,7 +112,8 @@ def _checksum(path: Path) -> int | None:
 
 def _checksum_of(stream: BinaryIO) -> int:
     np.lib.format.read_magic(stream)
-    np.lib.format.read_array_header_1_0(stream)
+    with PARSING:
+        np.lib.format.read_array_header_1_0(stream)
     total = 0
     while piece := stream.read(_PIECE):
         total = zlib.crc32(piece, total)

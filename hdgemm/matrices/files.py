@@ -14,6 +14,7 @@ import os
 import resource
 import shutil
 import stat
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+#: Held while the header of a .npy file is parsed, here or by NumPy: CPython 3.11 counts the
+#: recursion of `ast` for all threads together, and raises SystemError where two parse at once.
+PARSING: Final = threading.Lock()
+# A child that is forked meanwhile would wait for a thread that it does not have.
+os.register_at_fork(
+    before=PARSING.acquire, after_in_parent=PARSING.release, after_in_child=PARSING.release
+)
 #: Errors of file systems that do not support direct I/O, or not with this alignment.
 _NOT_DIRECT: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})

@@ -15,7 +15,7 @@ import numpy as np
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.draft import FileDraft, real_path, reserve
 from hdgemm.matrices.filematrix import FileMatrix
-from hdgemm.matrices.files import BlockFile, open_regular
+from hdgemm.matrices.files import PARSING, BlockFile, open_regular
 from hdgemm.matrices.layout import as_dtype, check_read, check_written
 from hdgemm.matrices.transfer import ALIGNMENT
 
@@ -114,7 +114,8 @@ def _header_text(path: Path, start: bytes, stream: Any) -> tuple[str, int]:
 def _parse(path: Path, text: str, offset: int) -> NpyHeader:
     try:
         # Python 2 wrote its long integers with an L.
-        fields = ast.literal_eval(re.sub(r"(\d)L\b", r"\1", text).strip())
+        with PARSING:
+            fields = ast.literal_eval(re.sub(r"(\d)L\b", r"\1", text).strip())
         descr, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
         sound = (
             len(fields) == 3

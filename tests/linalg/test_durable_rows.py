@@ -1,8 +1,12 @@
 """Interrupted reductions of tall matrices go on with the same call, to the same bits."""
 
+import ast
 import signal
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +15,7 @@ import pytest
 import hdgemm
 from hdgemm.decomposition import PCA, pca
 from hdgemm.linalg import corrcoef, cov, eigsh, pinv, svd, svds, svdvals
+from hdgemm.linalg.rows import checkpoint
 from tests.child import ends_with_parent
 from tests.linalg.interruption import InterruptedRunError, interrupt_after
 from tests.linalg.matrices import random_matrix
@@ -81,6 +86,28 @@ def test_an_interrupted_call_goes_on_to_the_same_bits(name, tmp_path):
         for path in tmp_path.glob("part*"):
             path.unlink()
     assert 0 < kept[0] < kept[-1]
+
+
+def test_threads_that_read_records_parse_no_two_headers_at_once(tmp_path, monkeypatch):
+    """CPython 3.11 raised SystemError in a resumed run."""
+    np.savez(tmp_path / "record.npz", a=np.eye(3), b=np.ones(2))
+    np.save(tmp_path / "A.npy", np.eye(3))
+    parse, parsing = ast.literal_eval, threading.Lock()
+
+    def slowly(text):
+        assert parsing.acquire(blocking=False)
+        time.sleep(0.01)
+        try:
+            return parse(text)
+        finally:
+            parsing.release()
+
+    monkeypatch.setattr(ast, "literal_eval", slowly)
+    with ThreadPoolExecutor(4) as threads:
+        reads = [threads.submit(checkpoint._read, tmp_path / "record.npz") for _ in range(4)]
+        opened = [threads.submit(hdgemm.open, tmp_path / "A.npy") for _ in range(4)]
+    assert all(set(each.result()) == {"a", "b"} for each in reads)
+    assert all(each.result().shape == (3, 3) for each in opened)
 
 
 def test_finished_passes_of_an_iteration_are_not_read_again(tmp_path):

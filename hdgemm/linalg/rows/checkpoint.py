@@ -40,7 +40,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.planning.rows import RowPlan
 from hdgemm.machine.limits import cores, host_bytes
 from hdgemm.matrices.companions import CompanionFiles
-from hdgemm.matrices.files import open_regular
+from hdgemm.matrices.files import PARSING, open_regular
 from hdgemm.matrices.location import parse_location
 from hdgemm.product.target import is_location
 from hdgemm.report import Resumption
@@ -320,7 +320,8 @@ def _read(path: Path) -> dict[str, NDArray[Any]] | None:
     if not path.exists():
         return None
     try:
-        with os.fdopen(open_regular(path), "rb") as stream, np.load(stream) as stored:
+        # The cores of a pass read their records at once.
+        with PARSING, os.fdopen(open_regular(path), "rb") as stream, np.load(stream) as stored:
             return {name: stored[name] for name in stored.files}
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
         return None
