@@ -102,7 +102,7 @@ def pca(
         A tuple (scores, components, mean). Each is an array, a stored matrix or view, or the
         location of a file, which appears when it is complete; None for a new array.
     checkpoint
-        As in `hdgemm.linalg.svd`: no pass that finds the components is repeated.
+        As in `hdgemm.linalg.svd`: no pass is repeated.
     **keywords
         Keywords of every call, from `options` to `restart`.
 

@@ -44,6 +44,7 @@ ROUTINES: Final[Mapping[str, tuple[Any, dict[str, Any], int]]] = {
     "corrcoef": (linalg.corrcoef, {"rowvar": False}, 1),
     "svdvals": (linalg.svdvals, {}, 1),
     "svd": (linalg.svd, {}, 3),
+    "svd by reflectors": (linalg.svd, {}, 3),
     "pinv": (linalg.pinv, {}, 1),
     "pca": (pca, {"k": 5}, 3),
     "pca by Krylov": (pca, {"k": 5, "svd_solver": "krylov"}, 3),
@@ -109,12 +110,16 @@ class RowSubject:
 
 
 def _matrix(routine: str, rows: int) -> np.ndarray[Any, Any]:
-    """Return a symmetric matrix for `eigsh`, for the others a tall one with leading directions."""
+    """Return a symmetric matrix for `eigsh`, for the others a tall one with leading directions.
+
+    U of the one for reflectors takes them: its condition exceeds its rows.
+    """
     rng = np.random.default_rng(0)
     if routine == "eigsh":
         x = rng.standard_normal((ORDER, ORDER))
         return x + x.T + 2000 * np.diag(1.0 / np.arange(1, ORDER + 1))
-    return rng.standard_normal((rows, COLUMNS)) / np.arange(1, COLUMNS + 1)
+    scale = np.arange(1, COLUMNS + 1)
+    return rng.standard_normal((rows, COLUMNS)) / (scale**4 if "reflectors" in routine else scale)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

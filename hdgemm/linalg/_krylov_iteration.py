@@ -115,7 +115,7 @@ class KrylovIteration:
         n = rows.a.shape[1]
         basis = KrylovBasis(n, plan.width, plan.basis, rows.dtype, plan.seed, choice)
         while count < plan.passes:
-            basis.block = passes.keep(lambda: basis.block)
+            (basis.block,) = passes.keep(lambda: (basis.block,))
             product = apply(basis.block)
             passes.reduce(rows, [product], self.application)
             count += 1
@@ -164,12 +164,14 @@ class KrylovIteration:
         DoesNotFitError
             When the triangle does not fit beside the basis.
         """
-        q = passes.keep(lambda: np.ascontiguousarray(basis.columns))
+        q = np.ascontiguousarray(basis.columns)
         triangle = ProjectedTriangle(q)
         work = triangle.work(rows.shape)
         work = replace(work, shared_bytes=work.shared_bytes + basis.nbytes)
         reading = rows_for(rows.shape, [work], folder_of(rows.a), self.how)
         dense = plan_dense("SVD of R", q.shape[1], rows.dtype, self.how, vectors=True)
+        (q,) = passes.keep(lambda: (q,))
+        triangle = ProjectedTriangle(q)
         passes.reduce(rows, [triangle], reading)
         found = passes.dense(dense, lambda: TriangleSvd.of(triangle.r))
         coefficients, values = found.vh[:k].conj().T, found.s[:k] ** 2

@@ -156,6 +156,14 @@ class Components(NamedTuple):
             noise_variance=rest / (least - k) if k < least else 0.0,
         )
 
+    def kept(self, passes: Passes) -> Self:
+        """Return these components, of a durable run the same ones when it goes on."""
+        given = {name: value for name, value in self._asdict().items() if value is not None}
+        arrays = passes.keep(lambda: [np.asarray(value) for value in given.values()])
+        found = dict(zip(given, arrays, strict=True))
+        noise = float(found.pop("noise_variance"))
+        return self._replace(noise_variance=noise, **found)
+
     def projection(self, *, whiten: bool) -> NDArray[Any]:
         """Return W (n×k): the scores of centred samples are their product with it."""
         w: NDArray[Any] = np.ascontiguousarray(self.components.T)
@@ -403,9 +411,10 @@ def prepare(
                     durable_rows(call, place_of(outs), {"A": source}, decisive)
                 )
                 passes = planned.passes(run, parts, durable)
-                targets = open_results(stack, results, source)
+                targets = open_results(stack, results, source, rows=durable)
                 scores, components, mean = (target.stored for target in targets)
                 found, facts = planned.find(passes)
+                found = found.kept(passes)
                 w = found.projection(whiten=whiten).astype(dtype)
                 centred = replace(rows, shift=found.mean, scale=found.scale)
                 passes.reduce(centred, [StoredProduct((w,), scores)], forming)

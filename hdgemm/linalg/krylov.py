@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.linalg.rows.checkpoint import RowCheckpoint
     from hdgemm.matrices.stored import StoredMatrix
 
 
@@ -163,7 +164,7 @@ def svds(
         Called with the report: ``report.plan`` has ``"passes"``, ``"block"``, ``"residual"``, the
         largest residual in units of s[0]², and ``"note"`` where small values took a further pass.
     checkpoint
-        As in `svd`: no pass of the iteration is repeated.
+        As in `svd`: no pass is repeated.
     **keywords
         Keywords of every call, from `options` to `restart`.
 
@@ -331,7 +332,7 @@ def eigsh(
     report
         Called with the report: ``report.plan`` has ``"passes"``, ``"block"`` and ``"residual"``.
     checkpoint
-        As in `svd`: no pass of the iteration is repeated.
+        As in `svd`: no pass is repeated.
     **keywords
         Keywords of every call, from `options` to `restart`.
 
@@ -480,15 +481,16 @@ class _LeadingTriplets:
             if durable is not None:
                 durable.begin(iteration.application, iteration.limits)
             flops = sum(plan.flops for plan in (*iteration.parts, *self.final))
-            return self._stored(Passes(iteration.how.callbacks, flops, durable))
+            return self._stored(Passes(iteration.how.callbacks, flops, durable), durable)
 
-    def _stored(self, passes: Passes) -> Any:
+    def _stored(self, passes: Passes, durable: RowCheckpoint | None) -> Any:
         pairs, facts = self.iteration.run(passes, NormalProduct, largest)
-        v = np.ascontiguousarray(pairs.vectors)
+        (v,) = passes.keep(lambda: (np.ascontiguousarray(pairs.vectors),))
         if isinstance(self.final, ValuePlans):
             return self._values(passes, v, self.final, facts)
         with ExitStack() as stack:
-            targets = open_results(stack, self.results, self.source)
+            large = 2 if self.wide else 0
+            targets = open_results(stack, self.results, self.source, rows=durable, large=large)
             u, s, vh = (target.stored for target in targets)
             tall = vh.T if self.wide else u
             found = self._vectors(passes, v, self.final, tall)
@@ -515,14 +517,15 @@ class _LeadingTriplets:
     def _vectors(
         self, passes: Passes, v: NDArray[Any], final: _VectorPlans, target: StoredMatrix
     ) -> TriangleSvd:
-        """Store A·V in `target`, then its left vectors in the same place."""
+        """Store A·V, and from it its left vectors in `target`."""
         rows = replace(self.iteration.rows, check_finite=False)
-        passes.reduce(rows, [StoredProduct((v,), target)], final.multiplying)
-        stored = TallRows(target, rows.dtype, check_finite=False)
-        how = self.iteration.how
-        plans = final.reading, final.dense, final.forming
-        tall = TallSvd(stored, plans, "gesdd", folder_of(self.source), how)
-        return tall.run(passes, target)[0]
+        with passes.before(target) as product:
+            passes.reduce(rows, [StoredProduct((v,), product)], final.multiplying)
+            stored = TallRows(product, rows.dtype, check_finite=False)
+            how = self.iteration.how
+            plans = final.reading, final.dense, final.forming
+            tall = TallSvd(stored, plans, "gesdd", folder_of(self.source), how)
+            return tall.run(passes, target)[0]
 
 
 @contextmanager

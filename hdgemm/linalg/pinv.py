@@ -260,11 +260,13 @@ class _PseudoInverse:
             if durable is not None:
                 durable.begin(reading, RunLimits.of(self.how))
             passes = Passes(self.how.callbacks, sum(plan.flops for plan in self.plans), durable)
-            target = self.result.opened(stack)
+            target = self.result.opened(stack, durable)
             stack.enter_context(input_unchanged(self.source, target.stored))
             triangle = RFactor(dense.n, self.rows.dtype)
             passes.reduce(self.rows, [triangle], reading)
-            found = passes.dense(dense, lambda: TriangleSvd.of(triangle.r))
+            found = TriangleSvd(
+                *passes.dense(dense, lambda: passes.keep(lambda: TriangleSvd.of(triangle.r)))
+            )
             absolute, relative = self.tolerances
             rank = found.rank(absolute + relative * found.largest)
             w = np.ascontiguousarray(found.vh[:rank].conj().T / found.s[:rank])

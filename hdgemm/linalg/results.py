@@ -18,6 +18,7 @@ from hdgemm.product.target import single
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
+    from hdgemm.linalg.rows.checkpoint import RowCheckpoint
     from hdgemm.linalg.storage import OpenOutput
 
 
@@ -73,9 +74,12 @@ class Result:
             raise InputError("out overlaps a, which is read more than once: choose another out")
         return cls(given, output, vector)
 
-    def opened(self, stack: ExitStack) -> OpenOutput:
-        """Open the place; it is published when the stack is left without an error."""
-        return stack.enter_context(self.output.opened())
+    def opened(self, stack: ExitStack, rows: RowCheckpoint | None = None) -> OpenOutput:
+        """Open the place; it is published when the stack is left without an error.
+
+        The rows of a new file are kept where a durable run of passes over `rows` is interrupted.
+        """
+        return stack.enter_context(self.output.opened(rows=rows))
 
     def value(self, target: OpenOutput) -> Any:
         """Return the result for the caller: of a .npy file a memmap, a vector for a vector."""
@@ -91,10 +95,21 @@ class Result:
 
 
 def open_results(
-    stack: ExitStack, results: tuple[Result, ...], source: StoredMatrix
+    stack: ExitStack,
+    results: tuple[Result, ...],
+    source: StoredMatrix,
+    *,
+    rows: RowCheckpoint | None = None,
+    large: int = 0,
 ) -> list[OpenOutput]:
-    """Open the places of results, which must lie apart; A must not change until they are left."""
-    targets = [result.opened(stack) for result in results]
+    """Open the places of results, which must lie apart; A must not change until they are left.
+
+    Of the result with index `large` a durable run of passes over `rows` keeps the rows.
+    """
+    targets = [
+        result.opened(stack, rows if number == large else None)
+        for number, result in enumerate(results)
+    ]
     for number, target in enumerate(targets):
         stack.enter_context(input_unchanged(source, target.stored))
         for other in targets[:number]:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg._checkpoint import AnyPlan, Command
     from hdgemm.linalg.planning.slab import Kind
+    from hdgemm.linalg.rows.checkpoint import RowCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,31 +248,42 @@ class Output:
         return ResultPlace.of_existing(existing.operand, updates=self.over_a)
 
     @contextmanager
-    def opened(self, *, sparse: bool = False) -> Iterator[OpenOutput]:
+    def opened(
+        self, *, sparse: bool = False, rows: RowCheckpoint | None = None
+    ) -> Iterator[OpenOutput]:
         """Yield the result for writing; a new file gets its name on leaving without an error.
 
-        With `sparse`, a new file has no disk space before it is written.
+        With `sparse`, a new file has no disk space before it is written. A durable run of passes
+        over `rows` keeps a new file on the local disk when it is interrupted.
         """
         # The companions are left last: the result has its name by then.
-        with CompanionFiles() as companions, self._opened(sparse) as target:
+        with CompanionFiles() as companions, self._opened(sparse, rows) as target:
             if target.location is not None and target.location.kind.whole_file:
                 companions.beside = target.location.path.resolve()
             yield replace(target, companions=companions)
 
-    def _opened(self, sparse: bool) -> AbstractContextManager[OpenOutput]:
+    def _opened(
+        self, sparse: bool, rows: RowCheckpoint | None
+    ) -> AbstractContextManager[OpenOutput]:
         if self.command is not None:
             return _durable(self, self.command)
         if self.over_a:
             return _overwritten(self.a)
-        if self.out is None:
-            array = np.zeros(*self.form)  # type: ignore[call-overload]
-            return nullcontext(OpenOutput(open_stored(array, "r+"), array, new=True))
+        if self.out is None or isinstance(self.out, ScratchFile):
+            return nullcontext(self._anonymous(sparse))
+        if isinstance(self.out, Location):
+            if rows is None or self.out.url:
+                return _created(self.out, self.form, sparse)
+            return _growing(self.out, self.form, rows)
+        return _existing(self)
+
+    def _anonymous(self, sparse: bool) -> OpenOutput:
+        """Return a new array, or a scratch file."""
         if isinstance(self.out, ScratchFile):
             stored = self.out.create(self.form, sparse=sparse)
-            return nullcontext(OpenOutput(stored, stored, new=True))
-        if isinstance(self.out, Location):
-            return _created(self.out, self.form, sparse)
-        return _existing(self)
+            return OpenOutput(stored, stored, new=True)
+        array = np.zeros(*self.form)  # type: ignore[call-overload]
+        return OpenOutput(open_stored(array, "r+"), array, new=True)
 
 
 def plan_for(
@@ -327,6 +339,12 @@ def _created(place: Location, form: _Form, sparse: bool) -> Iterator[OpenOutput]
     with create_matrix(place, shape, dtype, order=order, sparse=sparse) as draft:
         yield OpenOutput(StoredMatrix(draft.operand, writable=True), location=place, new=True)
         draft.publish()
+
+
+@contextmanager
+def _growing(place: Location, form: _Form, rows: RowCheckpoint) -> Iterator[OpenOutput]:
+    with rows.growing(ResultPlace.aside(place, *form)) as stored:
+        yield OpenOutput(stored, location=place, new=True)
 
 
 @contextmanager

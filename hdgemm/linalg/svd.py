@@ -216,7 +216,9 @@ def svd(
         ``report.plan["passes"]`` the number of passes, and ``report.plan["note"]`` says why there
         are so many.
     checkpoint
-        As in `svdvals`, beside the first file of `out`; the pass of TSQR is not repeated.
+        As in `svdvals`, beside the first file of `out`. The rows of U (of Vh for a wide A) that are
+        stored are kept, too. Where U is formed from reflectors, these lie beside the result until
+        the end, which takes m·n elements of disk space.
     **keywords
         Keywords of every call, from `options` to `restart`.
 
@@ -416,7 +418,8 @@ class _Decomposition:
             if durable is not None:
                 durable.begin(self.plans[0], RunLimits.of(self.how))
             passes = Passes(self.how.callbacks, sum(plan.flops for plan in self.plans), durable)
-            targets = open_results(stack, self.results, self.source)
+            large = 2 if self.wide else 0
+            targets = open_results(stack, self.results, self.source, rows=durable, large=large)
             u, s, vh = (target.stored for target in targets)
             tall = TallSvd(self.rows, self.plans, self.driver, folder_of(self.source), self.how)
             found, facts = tall.run(passes, vh.T if self.wide else u)

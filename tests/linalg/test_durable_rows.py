@@ -29,6 +29,8 @@ CALLS = {
     "svdvals": lambda a, out, **how: svdvals(a, out=out[0], **how),
     "svdvals by Gram": lambda a, out, **how: svdvals(a, out=out[0], method="gram", **how),
     "svd": lambda a, out, **how: svd(a, out=out, **how),
+    "svd by reflectors": lambda a, out, **how: svd(a, out=out, **how),
+    "svd of a wide matrix": lambda a, out, **how: svd(a, out=out, **how),
     "pinv": lambda a, out, **how: pinv(a, out=out[0], **how),
     "pca": lambda a, out, **how: pca(a, 4, out=out, **how).scores,
     "pca by Krylov": lambda a, out, **how: pca(a, 4, svd_solver="krylov", out=out, **how).scores,
@@ -46,12 +48,13 @@ def _each_block_is_recorded(monkeypatch):
 
 
 def matrix_of(name):
-    """Return a symmetric matrix for eigsh, a wide one for pinv, tall ones for the others."""
+    """Return a symmetric matrix for eigsh, tall or wide ones for the others."""
     if name == "eigsh":
         x = random_matrix(M, M, "float64")
         return x + x.T + 100 * np.diag(1.0 / np.arange(1, M + 1))
-    x = random_matrix(M, N, "float64") * 2.0 ** -np.arange(N)
-    return x.T if name == "pinv" else x
+    base = 4.0 if name == "svd by reflectors" else 1.2
+    x = random_matrix(M, N, "float64") * base ** -np.arange(N)
+    return x.T if name in ("pinv", "svd of a wide matrix") else x
 
 
 def stored(folder, prefix):
@@ -174,7 +177,102 @@ CALLS[name](folder / "A.npy", outs(folder, "part"), options=ROWS, checkpoint=Tru
 """
 
 
-@pytest.mark.parametrize("name", ["cov", "svds"])
+STORING = ["svd", "svd by reflectors", "svd of a wide matrix", "pinv", "pca", "svds"]
+
+
+@pytest.mark.parametrize("name", STORING)
+def test_rows_that_were_stored_are_not_computed_again(name, tmp_path):
+    a, events = tmp_path / "A.npy", []
+    np.save(a, matrix_of(name))
+    CALLS[name](a, outs(tmp_path, "whole"), options=ROWS, observer=events.append)
+    blocks = -(-M // 12)
+    stores = [number for number, event in enumerate(events) if event.stage == "store2"]
+    with pytest.raises(InterruptedRunError):
+        CALLS[name](
+            a, outs(tmp_path, "part"), options=ROWS, checkpoint=True,
+            observer=interrupt_after(stores[-blocks // 2]),
+        )  # fmt: skip
+    again = []
+    CALLS[name](a, outs(tmp_path, "part"), options=ROWS, checkpoint=True, observer=again.append)
+    assert 0 < sum(event.stage == "store2" for event in again) <= blocks // 2 + 2
+    assert stored(tmp_path, "part") == stored(tmp_path, "whole")
+
+
+@pytest.mark.parametrize("name", STORING)
+def test_rows_that_have_changed_are_computed_again(name, tmp_path):
+    a, events = tmp_path / "A.npy", []
+    np.save(a, matrix_of(name))
+    CALLS[name](a, outs(tmp_path, "whole"), options=ROWS, observer=events.append)
+    stores = [number for number, event in enumerate(events) if event.stage == "store2"]
+    for cut in (False, True):
+        with pytest.raises(InterruptedRunError):
+            CALLS[name](
+                a, outs(tmp_path, "part"), options=ROWS, checkpoint=True,
+                observer=interrupt_after(stores[-1]),
+            )  # fmt: skip
+        drafts = list(tmp_path.glob(".*.part"))
+        assert drafts
+        for draft in drafts:
+            data = draft.read_bytes()
+            draft.write_bytes(data[:200] if cut else data[:-800] + bytes(800))
+        CALLS[name](a, outs(tmp_path, "part"), options=ROWS, checkpoint=True)
+        assert stored(tmp_path, "part") == stored(tmp_path, "whole")
+        for path in tmp_path.glob("part*"):
+            path.unlink()
+
+
+CUT_OFF = """
+import os, sys
+from pathlib import Path
+from hdgemm.linalg.rows.checkpoint import RowCheckpoint
+from tests.linalg.test_durable_rows import CALLS, ROWS, outs
+RowCheckpoint.discard = lambda _checkpoint: os._exit(9)
+folder = Path(sys.argv[1])
+CALLS["svd"](folder / "A.npy", outs(folder, "part"), options=ROWS, checkpoint=True)
+"""
+
+
+def test_a_run_that_was_cut_off_after_it_published_u_goes_on(tmp_path):
+    a, reports = tmp_path / "A.npy", []
+    np.save(a, matrix_of("svd"))
+    CALLS["svd"](a, outs(tmp_path, "whole"), options=ROWS)
+    command = ends_with_parent([sys.executable, "-c", CUT_OFF, str(tmp_path)])
+    assert subprocess.run(command, check=False, cwd=Path.cwd()).returncode == 9
+    assert stored(tmp_path, "part") == stored(tmp_path, "whole")
+    CALLS["svd"](a, outs(tmp_path, "part"), options=ROWS, checkpoint=True, report=reports.append)
+    assert stored(tmp_path, "part") == stored(tmp_path, "whole")
+    assert reports[0].resumption.kept == reports[0].resumption.tiles
+    assert subprocess.run(command, check=False, cwd=Path.cwd()).returncode == 9
+    np.save(tmp_path / "part1.npy", np.zeros((M, N)))
+    with pytest.raises(hdgemm.InputError, match="was published, and has changed since"):
+        CALLS["svd"](a, outs(tmp_path, "part"), options=ROWS, checkpoint=True)
+
+
+def test_rows_of_an_array_are_computed_again(tmp_path):
+    a, events = tmp_path / "A.npy", []
+    np.save(a, matrix_of("svd by reflectors"))
+    whole = svd(a, options=ROWS, observer=events.append)
+    where = (None, tmp_path / "s.npy", None)
+    with pytest.raises(InterruptedRunError):
+        svd(a, out=where, options=ROWS, checkpoint=True, observer=interrupt_after(len(events) - 9))
+    for found, expected in zip(
+        svd(a, out=where, options=ROWS, checkpoint=True), whole, strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["A.npy", "s.npy"]
+
+
+def test_an_error_in_the_first_pass_leaves_no_draft(tmp_path):
+    a = tmp_path / "A.npy"
+    x = matrix_of("svd")
+    x[:, 3] = np.nan
+    np.save(a, x)
+    with pytest.raises(hdgemm.InputError, match="NaN"):
+        svd(a, out=outs(tmp_path, "part"), options=ROWS, checkpoint=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
+
+
+@pytest.mark.parametrize("name", ["cov", "svds", "svd by reflectors"])
 def test_a_killed_process_leaves_a_run_that_goes_on(name, tmp_path):
     a, events, reports = tmp_path / "A.npy", [], []
     np.save(a, matrix_of(name))

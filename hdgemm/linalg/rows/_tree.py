@@ -123,13 +123,23 @@ class StoredReflectors(Reducer):
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The triangle, and the T of the first rows."""
-        return {"r": self.r, "start": self.starts[0]}
+        """The triangle, the T of the first rows of each core, and the joins of further cores."""
+        starts = {f"start{number}": t for number, t in enumerate(self.starts)}
+        joins = {
+            f"join{number}.{name}": array
+            for number, join in enumerate(self.joins)
+            for name, array in zip("vt", join, strict=True)
+        }
+        return {"r": self.r} | starts | joins
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from a recorded triangle."""
-        self.r = np.asfortranarray(arrays["r"])
-        self.starts = [np.asfortranarray(arrays["start"])]
+        found = {name: np.asfortranarray(array) for name, array in arrays.items()}
+        self.r = found["r"]
+        cores = sum(name.startswith("start") for name in found)
+        self.starts = [found[f"start{core}"] for core in range(cores)]
+        joins = sum(name.endswith(".t") for name in found)
+        self.joins = [(found[f"join{each}.v"], found[f"join{each}.t"]) for each in range(joins)]
 
     def tops(self, c: NDArray[Any]) -> list[Top]:
         """Return what each core's reflectors are applied to, for the rows of Q·C with C of n×k."""

@@ -4,7 +4,9 @@ The journal has the command, the plan of the first pass and the limits of the ru
 replaces its own file with the arrays that its blocks of rows are reduced to, and the number of
 blocks, from time to time; later blocks are reduced again. The result of a pass replaces the files
 of its cores. A run that goes on makes the same passes in the same order: finished ones take their
-recorded results and read nothing. A reducer needs no journal of its own::
+recorded results and read nothing. Rows that a pass stores are durable before they are recorded,
+with a checksum for each block: where one differs, the pass begins again. A reducer needs no journal
+of its own::
 
     with durable_rows(call, out, {"A": a}, {"routine": "svd"}) as durable:
         if durable is not None:
@@ -15,7 +17,7 @@ recorded results and read nothing. A reducer needs no journal of its own::
             done, arrays = durable.load(core)   # (0, {}) at the start
             for number in range(done, blocks):
                 ...                             # reduces a block to small arrays
-                durable.note(core, number + 1, arrays)
+                durable.note(core, number + 1, lambda: arrays)
             durable.finish(arrays)              # of all cores
 """
 
@@ -25,28 +27,30 @@ import os
 import time
 import zipfile
 import zlib
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from hdgemm.durable.earlier_run import EarlierRun
+from hdgemm.call.operands import open_matrix
+from hdgemm.durable.earlier_run import BEGIN_AGAIN, EarlierRun
 from hdgemm.durable.identity import Identity
 from hdgemm.durable.place import ResultPlace
 from hdgemm.durable.run import JournaledRun
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.linalg.planning.rows import RowPlan
 from hdgemm.machine.limits import cores, host_bytes
 from hdgemm.matrices.companions import CompanionFiles
 from hdgemm.matrices.files import PARSING, open_regular
-from hdgemm.matrices.location import parse_location
+from hdgemm.matrices.location import Location, parse_location
+from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.product.target import is_location
 from hdgemm.report import Resumption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
@@ -55,7 +59,8 @@ if TYPE_CHECKING:
     from hdgemm.call.run import OpenRun
     from hdgemm.durable.place import Checkpointing
     from hdgemm.linalg._checkpoint import Command
-    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.linalg.rows._row_checks import RowChecks
+    from hdgemm.matrices.draft import Draft
 
 #: Minimum interval between two records, in units of the last record's duration.
 _INTERVAL: Final = 20.0
@@ -63,6 +68,8 @@ _INTERVAL: Final = 20.0
 _DONE: Final = "done"
 #: Name of the extents of a plan, beside the arrays of a core or a pass.
 _BLOCKS: Final = "blocks"
+#: Name of the checksums of the rows that a core has stored, beside its arrays.
+_CHECKSUMS: Final = "checksums"
 #: Names of the plan of the first pass and of the limits of the run in the journal.
 _PLAN: Final = "rows"
 _LIMITS: Final = "limits"
@@ -212,6 +219,8 @@ class RowCheckpoint(JournaledRun):
         restart: bool,
     ) -> None:
         self._recorded: dict[int, _Recorded] = {}
+        self._stored: Mapping[int, RowChecks] = {}
+        self._drafts: list[ResultPlace] = []
         self.plan: RowPlan | None = None
         self._pass, self._blocks = -1, np.zeros(2, np.int64)
         place = _place(out)
@@ -229,9 +238,63 @@ class RowCheckpoint(JournaledRun):
             self.discard()
         super().__exit__(kind, error, trace)
 
+    def close(self) -> None:
+        """Close the journal; without records, drafts are removed."""
+        if self._journal.empty:
+            for place in self._drafts:
+                place.remove(self.path)
+        super().close()
+
     @property
     def _keeps_parts(self) -> bool:
         return bool(self.place.work_files())
+
+    @contextmanager
+    def growing(self, place: ResultPlace) -> Iterator[StoredMatrix]:
+        """Yield a result whose rows an interrupted run keeps; it is published at the end."""
+        self._drafts.append(place)
+        draft = self._draft(place)
+        if draft is None:
+            with open_matrix(place.where) as published:
+                yield published
+            return
+        try:
+            yield StoredMatrix(draft.operand, writable=True)
+        except BaseException:
+            draft.matrix.close()
+            raise
+        self._journal.append([{"publishing": draft.part.name}])
+        draft.publish()
+
+    @contextmanager
+    def scratch(self, like: StoredMatrix) -> Iterator[StoredMatrix]:
+        """Yield a matrix beside the result, of some shape and dtype, for rows that lead to it.
+
+        It is kept for a run that goes on, and removed with the records of the run.
+        """
+        where = Location(self.place.work(f".scratch{self._pass + 1}.npy"))
+        place = ResultPlace.aside(where, like.shape, like.dtype.newbyteorder("="))
+        draft = self._draft(place) or place.create(self.path)
+        try:
+            yield StoredMatrix(draft.operand, writable=True)
+        finally:
+            draft.matrix.close()
+
+    def _draft(self, place: ResultPlace) -> Draft[Any] | None:
+        """Return the draft that an earlier run left, or a new one; None where it was published."""
+        if self.earlier is not None:
+            try:
+                draft = place.reopen(self.path)
+            except (InputError, MatrixIOError):  # a crash has left a part of it
+                draft = None
+            if draft is not None and draft.operand.shape == place.shape:
+                return draft
+            if draft is not None:
+                draft.discard()
+            elif self.earlier.publishing and place.path.exists():
+                return None
+        place.remove(self.path)
+        return place.create(self.path)
 
     def begin(self, plan: RowPlan, limits: RunLimits | None = None) -> None:
         """Record the plan and the limits of a new run; one that goes on has the earlier run's."""
@@ -241,54 +304,98 @@ class RowCheckpoint(JournaledRun):
         found: dict[str, Any] = {_PLAN: self.plan._asdict()}
         self.start(found if limits is None else found | {_LIMITS: limits._asdict()})
 
-    def keep(self, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """Return the array that an earlier run recorded before its next pass, else record one.
+    def keep(self, make: Callable[[], Sequence[NDArray[Any]]]) -> Sequence[NDArray[Any]]:
+        """Return the arrays that an earlier run recorded before its next pass, else record some.
 
         What a pass multiplies by must be the same array for all blocks, whatever the rounding
         errors of the dense problems that it comes from.
         """
         path = self.place.work(f".start{self._pass + 1}.npz")
         found = _read(path)
-        if found is None or "array" not in found:
-            found = {"array": make()}
+        if found is None:
+            found = {str(number): array for number, array in enumerate(make())}
             _write(path, found)
-        return found["array"]
+        return [found[str(number)] for number in range(len(found))]
 
-    def next_pass(self, plan: RowPlan) -> None:
-        """Begin the next pass: what follows is recorded and found by its number."""
+    def next_pass(self, plan: RowPlan, stored: Mapping[int, RowChecks]) -> None:
+        """Begin the next pass: what follows is recorded and found by its number.
+
+        Parameters
+        ----------
+        stored
+            Of a pass that stores rows, the checksums of each core.
+        """
         self._pass += 1
         self._blocks = np.array([plan.rows, plan.cores])
+        self._stored = stored
         self._recorded.clear()
 
     def finished(self) -> Mapping[str, NDArray[Any]] | None:
-        """Return the result of this pass in an earlier run; None where it had not ended."""
-        return self._read_pass(self._result_path)
+        """Return the result of this pass in an earlier run; None where it had not ended.
+
+        Raises
+        ------
+        InputError
+            When rows have changed in a result that was published.
+        """
+        arrays = self._read_pass(self._result_path)
+        if arrays is None:
+            return None
+        nothing = np.empty(0, np.int64)
+        found = [arrays.pop(f"{_CHECKSUMS}{core}", nothing) for core in self._stored]
+        for checks, checksums in zip(self._stored.values(), found, strict=True):
+            if len(checksums) != len(checks.places) or not checks.restore(checksums):
+                self._check_writable(checks)
+                return None
+        return arrays
+
+    def _check_writable(self, checks: RowChecks) -> None:
+        """Raise `InputError` where rows that have changed lie in a published result."""
+        if not checks.target.writable:
+            name = checks.target.operand.matrix.name
+            raise InputError(f"{name} was published, and has changed since; {BEGIN_AGAIN}")
 
     def finish(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Record the result of this pass; the records of its cores go."""
-        _write(self._result_path, {**arrays, _BLOCKS: self._blocks})
+        checksums = {f"{_CHECKSUMS}{core}": np.array(x.found) for core, x in self._stored.items()}
+        self._make_rows_durable()
+        _write(self._result_path, {**arrays, **checksums, _BLOCKS: self._blocks})
         for core in self._recorded:
             self._path(core).unlink(missing_ok=True)
 
     def load(self, core: int) -> tuple[int, Mapping[str, NDArray[Any]]]:
         """Return how many blocks a core has reduced, and its arrays by name: (0, {}) without any.
 
-        A damaged record counts as none: the blocks are reduced again.
+        A damaged record counts as none, and so does one of rows that have changed: the blocks are
+        reduced again.
         """
         self._recorded[core] = _Recorded(time.monotonic())
-        arrays = self._read_pass(self._path(core))
+        arrays, checks = self._read_pass(self._path(core)), self._stored.get(core)
         if arrays is None or _DONE not in arrays:
             return 0, {}
-        return int(arrays.pop(_DONE)), arrays
+        done, checksums = int(arrays.pop(_DONE)), arrays.pop(_CHECKSUMS, np.empty(0, np.int64))
+        if checks is not None and not (len(checksums) == done and checks.restore(checksums)):
+            return 0, {}
+        return done, arrays
 
-    def note(self, core: int, done: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def note(self, core: int, done: int, arrays: Callable[[], Mapping[str, NDArray[Any]]]) -> None:
         """Record a core's arrays by name, where the last record was long enough ago."""
         recorded = self._recorded[core]
         now = time.monotonic()
         if now - recorded.at < _INTERVAL * recorded.took:
             return
-        _write(self._path(core), {**arrays, _DONE: np.array(done), _BLOCKS: self._blocks})
+        found = {**arrays(), _DONE: np.array(done), _BLOCKS: self._blocks}
+        if core in self._stored:
+            found[_CHECKSUMS] = np.array(self._stored[core].found)
+        self._make_rows_durable()
+        _write(self._path(core), found)
         self._recorded[core] = _Recorded(time.monotonic(), time.monotonic() - now)
+
+    def _make_rows_durable(self) -> None:
+        """Write the rows that are stored through to the disk, before they are recorded."""
+        for checks in self._stored.values():
+            checks.target.flush()
+            return  # the target of all cores
 
     def _read_pass(self, path: Path) -> dict[str, NDArray[Any]] | None:
         """Return the arrays of a record of this pass; None where another plan made them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hdgemm.call.recorder import Recorder
@@ -10,6 +11,7 @@ from hdgemm.linalg.rows.row_pass import RowPass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.rows.checkpoint import RowCheckpoint
     from hdgemm.linalg.rows.reducer import Reducer
     from hdgemm.linalg.rows.source import TallRows
+    from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.progress import Callbacks
 
 _T = TypeVar("_T")
@@ -33,8 +36,7 @@ class Passes:
     flops
         Floating-point operations of the whole, as far as they are known beforehand.
     checkpoint
-        The durable run that this is, which records all passes but those that store rows; None
-        without one.
+        The durable run that this is, which records all passes; None without one.
     """
 
     def __init__(
@@ -53,13 +55,20 @@ class Passes:
     ) -> None:
         """Execute one pass; parameters as for `RowPass`."""
         callbacks = self._runs.next(plan.flops)
-        stores = any(reducer.target is not None for reducer in reducers)
-        durable = None if stores else self._checkpoint
-        RowPass(rows, reducers, plan, callbacks, reverse=reverse, checkpoint=durable).run()
+        RowPass(rows, reducers, plan, callbacks, reverse=reverse, checkpoint=self._checkpoint).run()
 
-    def keep(self, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """Return what `make` returns, of a durable run the same array when it goes on."""
+    def keep(self, make: Callable[[], Sequence[NDArray[Any]]]) -> Sequence[NDArray[Any]]:
+        """Return what `make` returns, of a durable run the same arrays when it goes on."""
         return make() if self._checkpoint is None else self._checkpoint.keep(make)
+
+    def before(self, target: StoredMatrix) -> AbstractContextManager[StoredMatrix]:
+        """Yield the place of rows that lead to those of `target`.
+
+        It is `target` itself. A durable run takes a file beside its result, since rows that are
+        half overwritten could not be computed again.
+        """
+        durable = self._checkpoint
+        return nullcontext(target) if durable is None else durable.scratch(target)
 
     def dense(self, plan: DensePlan, compute: Callable[[], _T]) -> _T:
         """Return what `compute` returns, timed as the phase ``"svd"``."""

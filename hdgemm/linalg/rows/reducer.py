@@ -52,7 +52,8 @@ class Reducer(ABC):
         What it accumulates lies in memory of its own, apart from the memory of the other cores'
         reducers: another process can accumulate it.
     target
-        Where the rows go that `update` returns; None where it returns none.
+        Where the rows go that `update` returns; None where it returns none. The last reducer of a
+        pass may have one.
     """
 
     column_major: ClassVar[bool] = False

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
 
 from hdgemm.call.recorder import Recorder
 from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.rows._row_checks import RowChecks
 from hdgemm.linalg.rows.pass_executor import executor_for
 from hdgemm.linalg.rows.reducer import RowBlock
 from hdgemm.linalg.rows.source import check_finite_rows
@@ -92,21 +94,29 @@ class RowPass:
         checkpoint: RowCheckpoint | None = None,
         first: int = 0,
     ) -> None:
-        if any(reducer.overwrites for reducer in reducers[:-1]):
-            raise ValueError("only the last reducer of a pass may overwrite its blocks")
+        if any(reducer.overwrites or reducer.target is not None for reducer in reducers[:-1]):
+            raise ValueError(
+                "only the last reducer of a pass may overwrite its blocks or store rows"
+            )
         self._rows, self._reducers, self._plan = rows, reducers, plan
         self._recorder = Recorder(callbacks, plan.flops)
         self._checkpoint, self._reverse = checkpoint, reverse
         self._first = first
         self._column_major = any(reducer.column_major for reducer in reducers)
         self._kept: dict[int, int] = {}
+        self._checks: dict[int, RowChecks] = {}
         self._stop = threading.Event()
 
     def run(self) -> None:
         """Read all rows once; the reducers have the results at the return."""
         plan, durable = self._plan, self._checkpoint
         if durable is not None:
-            durable.next_pass(plan)
+            targets = [each.target for each in self._reducers if each.target is not None]
+            for target in targets[-1:]:
+                self._checks = {
+                    core: RowChecks(target, self._places(core)) for core in range(plan.cores)
+                }
+            durable.next_pass(plan, self._checks)
         arrays = None if durable is None else durable.finished()
         blocks = {core: len(plan.blocks(core)) for core in range(plan.cores)}
         if arrays is None:
@@ -175,7 +185,7 @@ class RowPass:
                 for number, block in enumerate(self._blocks(core, done, reads), done):
                     self._update(core, number, block, reducers)
                     if self._checkpoint is not None:
-                        self._checkpoint.note(core, number + 1, _arrays(reducers))
+                        self._checkpoint.note(core, number + 1, partial(_arrays, reducers))
         except BaseException:
             self._stop.set()  # the other cores need not go on
             raise
@@ -202,6 +212,8 @@ class RowPass:
                 continue
             with self._recorder.operation("store2", core, nbytes=stored.nbytes, block=number):
                 reducer.target[first : first + len(a), :] = stored
+            if core in self._checks:
+                self._checks[core].add(stored)
 
     @property
     def _in_place(self) -> bool:

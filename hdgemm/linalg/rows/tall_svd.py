@@ -80,21 +80,29 @@ class TallSvd:
         reading, dense, _ = self.plans
         triangle = RFactor(dense.n, self.rows.dtype)
         passes.reduce(self.rows, [triangle], reading)
-        return passes.dense(dense, lambda: TriangleSvd.of(triangle.r, self.driver))
+        return self._decomposed(passes, triangle)
+
+    def _decomposed(self, passes: Passes, found: RFactor | StoredReflectors) -> TriangleSvd:
+        """Return the decomposition of R, of a durable run the same one when it goes on."""
+        dense, driver = self.plans[1], self.driver
+        return TriangleSvd(
+            *passes.dense(dense, lambda: passes.keep(lambda: TriangleSvd.of(found.r, driver)))
+        )
 
     def _by_reflectors(self, passes: Passes, rows: TallRows, target: StoredMatrix) -> TriangleSvd:
-        """Factor once more, with the reflectors in the place of the vectors, and apply them."""
+        """Factor once more, with the reflectors where the vectors will be, and apply them."""
         dense, shape = self.plans[1], rows.shape
         # The pass with the larger need says the blocks of both.
         works = q_work(shape, dense.n, target.dtype), reflectors_work(shape, target.dtype)
         forming = rows_for(shape, [works[0]], self.folder, self.how)
         options = replace(self.how.options, tile=(forming.rows, 1, 1), threads=forming.cores)
         storing = rows_for(shape, [works[1]], self.folder, self.how._replace(options=options))
-        reflectors = StoredReflectors(dense.n, rows.dtype, target)
-        passes.reduce(rows, [reflectors], storing)
-        found = passes.dense(dense, lambda: TriangleSvd.of(reflectors.r, self.driver))
-        first = [forming.blocks(core)[0][0] for core in range(forming.cores)]
-        q = FormQ(reflectors.tops(found.u), first, target)
-        stored = TallRows(target, rows.dtype, check_finite=False)
-        passes.reduce(stored, [q], forming, reverse=True)
+        with passes.before(target) as place:
+            reflectors = StoredReflectors(dense.n, rows.dtype, place)
+            passes.reduce(rows, [reflectors], storing)
+            found = self._decomposed(passes, reflectors)
+            first = [forming.blocks(core)[0][0] for core in range(forming.cores)]
+            q = FormQ(reflectors.tops(found.u), first, target)
+            stored = TallRows(place, rows.dtype, check_finite=False)
+            passes.reduce(stored, [q], forming, reverse=True)
         return found
