@@ -19,6 +19,7 @@ from hdgemm.linalg._checkpoint import SlabCheckpoint, recorded_plan
 from hdgemm.linalg.planning.factors import plan_for as plan_slabs_of
 from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.matrices.companions import CompanionFiles
+from hdgemm.matrices.draft import real_path
 from hdgemm.matrices.filelocks import overwriting_alone
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import keeps_name
@@ -429,8 +430,19 @@ def _check_out(
 
 
 def check_apart(one: OpenOutput, other: OpenOutput) -> None:
-    """Refuse two results in one place."""
-    if (one.location is not None and one.location == other.location) or overlaps(
+    """Refuse two results in one place, or in one file that each replaces."""
+    if _same_place(one.location, other.location) or overlaps(
         one.stored.operand.matrix, other.stored.operand.matrix
     ):
         raise InputError("two results overlap: choose different places for out")
+
+
+def _same_place(one: Location | None, other: Location | None) -> bool:
+    """Say whether two new results would take one name, through links, too."""
+    if one is None or other is None:
+        return False
+    if one.url or other.url:
+        return one == other
+    if real_path(one.path) != real_path(other.path):
+        return False
+    return one.kind.whole_file or one.item == other.item

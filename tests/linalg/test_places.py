@@ -109,13 +109,18 @@ def test_two_results_are_apart(tmp_path):
     places = [
         (tmp_path / "L.npy", tmp_path / "sub" / ".." / "L.npy"),
         (whole[:, :N], whole[:, 1:]),
+        (tmp_path / "L.npy", tmp_path / "link.npy"),
+        (f"{tmp_path}/L.bin::{N}x{N}:float64", f"{tmp_path}/L.bin::{N}x{N}:float64:F"),
+        (f"{tmp_path}/F.zarr::L", f"{tmp_path}/sub/link.zarr::L"),
     ]
     (tmp_path / "sub").mkdir()
+    (tmp_path / "link.npy").symlink_to("L.npy")
+    (tmp_path / "sub" / "link.zarr").symlink_to("../F.zarr")
     for place in places:
         for call in (linalg.lu, linalg.qr):
             with pytest.raises(hdgemm.InputError, match="two results overlap"):
                 call(a, out=place, options=SLABS)
-    assert [path.name for path in tmp_path.iterdir()] == ["sub"]
+    assert {path.name for path in tmp_path.iterdir()} == {"sub", "link.npy"}
 
 
 @pytest.mark.parametrize("mapped", [False, True])
