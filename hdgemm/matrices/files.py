@@ -128,10 +128,12 @@ class BlockFile:
 
     def size(self) -> int:
         """Return its size in bytes, now."""
-        return os.fstat(self._fd).st_size
+        return self.status().st_size
 
     def status(self) -> os.stat_result:
         """Return size, time of modification and identity of the open file, whatever its name."""
+        if self._fd < 0:
+            raise self._closed()
         return os.fstat(self._fd)
 
     def in_place(self, offset: int, memory: NDArray[Any]) -> bool:
@@ -196,10 +198,11 @@ class BlockFile:
 
     def close(self) -> None:
         """Close the descriptors; closing twice is fine."""
-        for fd in (self._fd, self._direct_fd):
+        descriptors = self._fd, self._direct_fd
+        self._fd = self._direct_fd = -1  # first: a run that fails in another thread reads it
+        for fd in descriptors:
             if fd >= 0:
                 os.close(fd)
-        self._fd = self._direct_fd = -1
 
     def __del__(self) -> None:
         # A call that fails while it opens its operands leaves none of them open.
@@ -255,13 +258,27 @@ class BlockFile:
 
     def _drop(self, offset: int, nbytes: int) -> None:
         """Take data used once out of the page cache; dirty pages start on their way to disk."""
-        if nbytes >= ALIGNMENT:
+        if nbytes < ALIGNMENT:
+            return
+        try:
             os.posix_fadvise(self._fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            raise self._error("release", offset, nbytes, error) from error
 
     def _error(self, verb: str, offset: int, length: int, cause: OSError) -> MatrixIOError:
+        if self._fd < 0:
+            return self._closed(offset, length)
         return MatrixIOError(
             f"cannot {verb} {length} bytes at {offset} of {self.path}: {cause.strerror}"
             f"{space_advice(self.path, cause)}",
+            path=str(self.path),
+            offset=offset,
+            length=length,
+        )
+
+    def _closed(self, offset: int = 0, length: int = 0) -> MatrixIOError:
+        return MatrixIOError(
+            f"{self.path} was closed during the run: close it when the run has ended",
             path=str(self.path),
             offset=offset,
             length=length,

@@ -12,7 +12,7 @@ import zarr
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import hdgemm
-from hdgemm.errors import InputError, InputTypeError
+from hdgemm.errors import InputError, InputTypeError, MatrixIOError
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.operands import open_operand
 from hdgemm.matrices.stored import StoredMatrix
@@ -322,6 +322,16 @@ def test_what_is_no_rectangle_is_refused(stored):
         m[:3] = np.ones((2, 70))
     with pytest.raises(InputTypeError, match="cannot hold"):
         m[:3] = 1j
+
+
+def test_a_matrix_that_is_closed_during_a_run_is_an_error(tmp_path):
+    a = np.random.default_rng(0).standard_normal(SHAPE)
+    np.save(tmp_path / "A.npy", a)
+    with hdgemm.open(tmp_path / "A.npy") as m:
+        found = hdgemm.stream(m, np.eye(70), options=TILED)
+        next(found)  # of 3×3; the run waits until the next one is asked for
+    with pytest.raises(MatrixIOError, match=r"A\.npy was closed during the run"):
+        list(found)
 
 
 def test_a_closed_matrix_says_so(stored, tmp_path):
