@@ -88,7 +88,13 @@ class EarlierRun:
     @classmethod
     def at(cls, path: Path) -> EarlierRun | None:
         """Return the run of the journal at a path; None where there is none."""
-        return cls.read(path, read_journal(path)[0]) if path.is_file() else None
+        try:
+            there = path.is_file()
+        except OSError as error:  # a name that is too long
+            raise InputError(
+                f"cannot open the journal {path}: {error.strerror}", path=str(path)
+            ) from error
+        return cls.read(path, read_journal(path)[0]) if there else None
 
     @staticmethod
     def first_record(

@@ -33,6 +33,13 @@ def call_of(name, folder):
 NAMES = ["solve", "solve pos", "solve refine", "inv", "lu_solve", "cho_solve", "solve_triangular"]
 
 
+def test_a_name_too_long_for_the_files_beside_it_is_refused(tmp_path):
+    name = tmp_path / f"{'x' * 245}.npy"
+    with pytest.raises(hdgemm.InputError, match="File name too long"):
+        solve(np.eye(N), np.ones((N, 2)), out=name, checkpoint=True, options=OPTIONS)
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.fixture
 def folder(tmp_path):
     np.save(tmp_path / "A.npy", positive_definite(N, "float64"))
