@@ -10,7 +10,7 @@ import time
 import weakref
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
 
 from threadpoolctl import threadpool_limits
 
@@ -83,6 +83,12 @@ class Session:
         #: Seconds that this session has spent on measuring rates.
         self.calibration_seconds = 0.0
         _SESSIONS.add(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise InputTypeError(
+            "a session has opened devices and cannot be copied or pickled: pass its options, and "
+            "make a session there"
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,7 @@
 """Sessions: devices opened once, slots reused within the limits, everything freed."""
 
+import copy
+import pickle
 import threading
 from dataclasses import replace
 
@@ -113,6 +115,13 @@ def test_options_must_be_options():
         hdgemm.multiply(A, B, options={"host_memory": "1GB"})
     with pytest.raises(hdgemm.InputError, match="got str"):
         hdgemm.Session("1GB")
+
+
+def test_a_session_stays_in_its_process():
+    with hdgemm.Session() as session:
+        for copied in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(hdgemm.InputTypeError, match="pass its options"):
+                copied(session)
 
 
 def test_calls_from_several_threads_take_turns(opened):
