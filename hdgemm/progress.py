@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from hdgemm.errors import InputError
+from hdgemm.matrices.generated import calling_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Plan, Stage
     from hdgemm.pipeline.timeline import Event, Observer
     from hdgemm.report import Report
+
+_Callback = TypeVar("_Callback")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,8 @@ class Callbacks:
 
         ``progress=True`` has been replaced by a view (`hdgemm.progress_view.shows_progress`).
         """
-        return cls(None if isinstance(progress, bool) else progress, observer, cancel, report)
+        shown = None if isinstance(progress, bool) else _noted(progress)
+        return cls(shown, _noted(observer), cancel, report)
 
     @property
     def cancelled(self) -> bool:
@@ -160,6 +165,21 @@ class Work:
         """Take the totals from a plan and the bytes that each stage is to move."""
         counts = plan.counts
         return cls(plan.flops, counts.steps, counts.units, planned_bytes.get("store2", 0))
+
+
+def _noted(callback: _Callback) -> _Callback:
+    """Return a callback whose threads are known to call it: a session that they are to wait for
+    refuses them, see `Session`.
+    """
+    if not callable(callback):  # None, and what `Callbacks` refuses
+        return callback
+
+    @wraps(callback)
+    def call(*args: Any) -> Any:
+        with calling_function():
+            return callback(*args)
+
+    return cast("_Callback", call)
 
 
 class CalibrationMeter:

@@ -48,12 +48,13 @@ os.register_at_fork(after_in_child=_function_pool.cache_clear)
 
 
 def within_function() -> bool:
-    """Say whether this thread calls the function of a generated matrix."""
+    """Say whether this thread calls a function of the user, for which a run waits."""
     return getattr(_THREAD, "within", False)
 
 
 @contextmanager
-def _calling_function() -> Iterator[None]:
+def calling_function() -> Iterator[None]:
+    """Note that this thread calls a function of the user, for which a run waits."""
     before = within_function()
     _THREAD.within = True
     try:
@@ -115,7 +116,7 @@ class GeneratedMatrix(Matrix):
 
     def _compute(self, row: int, col: int, out: NDArray[Any]) -> None:
         rows, cols = out.shape
-        with _calling_function():
+        with calling_function():
             block = np.asarray(self._function(slice(row, row + rows), slice(col, col + cols)))
         if block.shape != out.shape:
             raise InputError(

@@ -151,6 +151,30 @@ def test_an_observer_cannot_wait_for_its_own_session(opened, call):
         assert_close_in_eps(hdgemm.matmul(A, B, session=session), A, B)
 
 
+def test_an_observer_of_slabs_cannot_wait_for_its_own_session(tmp_path):
+    a = np.random.default_rng(0).standard_normal((300, 300))
+    np.save(tmp_path / "A.npy", a)
+    options = hdgemm.Options(devices="host", host_memory="30MB", tile=(1, 50, 10))
+    refused = []
+
+    def work():
+        with hdgemm.Session(options) as session:
+            try:
+                hdgemm.linalg.lu_factor(
+                    tmp_path / "A.npy",
+                    out=tmp_path / "LU.npy",
+                    session=session,
+                    observer=lambda _: hdgemm.matmul(a, a, session=session),
+                )
+            except hdgemm.InputError as error:
+                refused.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(120)
+    assert "another session" in str(refused)
+
+
 @pytest.mark.parametrize(("gemm", "kept"), [(1.0, False), (1e17, True)])
 def test_a_run_deletes_figures_that_it_shows_to_be_too_low(tmp_path, monkeypatch, gemm, kept):
     figures = Figures(gemm, 1.0, 1e9, 1e9, 1e9, 1e9, 1e-5, 1.0)
