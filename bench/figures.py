@@ -21,7 +21,7 @@ BEGIN: Final = "<!-- measured: written by python -m bench.figures from bench/res
 END: Final = "<!-- /measured -->"
 #: Rows of the README's table: the newest of these results, and a part of its last row.
 HEADLINES: Final = (
-    (("file_to_file", "file_to_file_16384"), "files, n ="),
+    (("file_to_file", "file_to_file_8192", "file_to_file_16384"), "files, n ="),
     (("linalg", "linalg_16384"), "lu_factor"),
     (("in_ram",), "n = 8192 |"),
     (("cuda",), "hdgemm: n=32768, page-locked"),
@@ -61,6 +61,7 @@ CAMPAIGNS: Final = {
 #: Title and rows of each part of docs/measured.md, by the name of its file in bench/results.
 SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = {
     "file_to_file": ("Products from file to file", rows_of.file_to_file),
+    "file_to_file_8192": ("Products from file to file, n = 8192", rows_of.file_to_file),
     "file_to_file_16384": ("Products from file to file, n = 16384", rows_of.file_to_file),
     "file_to_file_neighbour": (
         "Products from file to file beside a process that burns half a core",
@@ -122,8 +123,8 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
 }
 
 
-#: Results of which some rows were measured again later, with the name of the later result.
-SUPERSEDED_BY: Final = {"file_to_file": "file_to_file_16384"}
+#: Results of which some rows were measured again later, with the names of the later results.
+SUPERSEDED_BY: Final = {"file_to_file": ("file_to_file_8192", "file_to_file_16384")}
 
 
 def campaigns() -> Iterator[str]:
@@ -159,10 +160,10 @@ def measured() -> Iterator[str]:
 def _present_rows(name: str, found: dict[str, dict[str, Any]]) -> list[str]:
     """Return the rows of a result but those that a later one supersedes."""
     rows = SECTIONS[name][1](found[name])
-    later = found.get(SUPERSEDED_BY.get(name, ""))
-    if later is None:
-        return rows
-    measured_again = {row.partition(" | ")[0] for row in SECTIONS[SUPERSEDED_BY[name]][1](later)}
+    later = [each for each in SUPERSEDED_BY.get(name, ()) if found.get(each) is not None]
+    measured_again = {
+        row.partition(" | ")[0] for each in later for row in SECTIONS[each][1](found[each])
+    }
     return [row for row in rows if row.partition(" | ")[0] not in measured_again]
 
 

@@ -312,7 +312,7 @@ class RowCheckpoint(JournaledRun):
         """
         path = self.place.work(f".start{self._pass + 1}.npz")
         found = _read(path)
-        if found is None:
+        if found is None or "0" not in found:
             found = {str(number): array for number, array in enumerate(make())}
             _write(path, found)
         return [found[str(number)] for number in range(len(found))]
