@@ -239,8 +239,8 @@ class Pool:
 
     Callers may be interrupted anywhere. An interrupt inside `threading.Condition` or `Event` can
     leave it locked, or lose a notification, and from Python 3.14 on one between the acquisition of
-    a lock and the block of its `with` leaves the lock locked. So callers take no lock: they use
-    single operations of `deque` and `SimpleQueue`, whose C code runs as a whole.
+    a lock and the block of its `with` leaves the lock locked. So callers use single operations of
+    `deque` and `SimpleQueue`, whose C code runs as a whole, and acquire a lock within ``try``.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -275,9 +275,18 @@ class Pool:
         self.begin(pieces).wait()
 
     def drop(self, transfer: Transfer) -> None:
-        """Start no more pieces of a transfer; a thread ends it."""
-        transfer.pieces = iter(())
-        self._calls.put(None)
+        """Start no more pieces of a transfer.
+
+        It ends here where none runs: the threads may all be busy, with pieces that wait for it.
+        """
+        try:
+            self._lock.acquire()
+            self._end(transfer)
+        finally:
+            try:  # noqa: SIM105 - an interrupt within `suppress` would leave the lock locked
+                self._lock.release()
+            except RuntimeError:  # it was interrupted before it was acquired
+                pass
 
     def _take(self) -> tuple[Transfer, Callable[[Bounce], None]] | None:
         """Return the next piece and its transfer; None where all pieces are begun."""

@@ -88,6 +88,15 @@ def test_functions_read_matrices_and_multiply(tmp_path):
         np.testing.assert_allclose(within_minutes(product.read), 2 * a @ a.T, atol=1e-10)
 
 
+def test_functions_in_all_threads_wait_for_blocks_of_another_function():
+    a = numbers(1500, 1500)
+    inner = hdgemm.generated(a.shape, "float64", lambda r, c: a[r, c])
+    outer = hdgemm.generated(
+        a.shape, "float64", lambda r, c: np.asarray(inner[:900, :1500]).max() * a[r, c]
+    )
+    np.testing.assert_array_equal(within_minutes(outer.read), a[:900].max() * a)
+
+
 def test_a_function_cannot_wait_for_the_session_that_calls_it():
     with hdgemm.Session(TILED) as session:
         a = np.eye(300)
