@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from scipy.linalg import cython_blas, cython_lapack
@@ -31,6 +31,11 @@ class SingularMatrixError(HdgemmError, np.linalg.LinAlgError):
     `order` of the first leading minor that is not positive definite, or the 1-based
     index of the first pivot that is exactly zero. `scipy.linalg.LinAlgError` is a base class.
     """
+
+    @classmethod
+    def of_pivot(cls, zero: int) -> Self:
+        """Return the error for the 1-based index of a pivot that is exactly zero."""
+        return cls(f"a is singular: pivot {zero} is exactly zero", order=zero)
 
 
 def elimination_pairs(m: int, n: int, k: int | None = None) -> float:

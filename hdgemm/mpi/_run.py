@@ -75,7 +75,7 @@ def refuse_zero(run: Run, zero: int) -> None:
     """Raise `SingularMatrixError` on all ranks for the 1-based index of a zero pivot; 0: none."""
     with together(run.world):
         if zero:
-            raise SingularMatrixError(f"a is singular: pivot {zero} is exactly zero", order=zero)
+            raise SingularMatrixError.of_pivot(zero)
 
 
 class MpiKeywords(TypedDict, total=False):

@@ -72,9 +72,7 @@ class LU(NamedTuple):
     def solver(self, code: str) -> ColumnSolver:
         """Return what solves with A, see `Factors`."""
         if self.zero:
-            raise SingularMatrixError(
-                f"a is singular: pivot {self.zero} is exactly zero", order=self.zero
-            )
+            raise SingularMatrixError.of_pivot(self.zero)
         return by_lu(self.matrix, self.pivots, code)
 
     def rcond(self, norm: float) -> float:

@@ -184,5 +184,4 @@ def _refuse_zeros(run: Run, factor: TriangularFactor) -> None:
 
 def _refuse_zero(factors: DurableFactors, zero: int) -> None:
     """Raise on all ranks at a zero pivot, and forget the run."""
-    text = f"a is singular: pivot {zero} is exactly zero"
-    refuse(factors, SingularMatrixError(text, order=zero) if zero else None)
+    refuse(factors, SingularMatrixError.of_pivot(zero) if zero else None)
