@@ -13,9 +13,9 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.pinv import two_passes
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import StoredProduct
+from hdgemm.linalg.rows.r_factor import RFactor
 from hdgemm.linalg.rows.source import TallRows, check_finite_rows
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
-from hdgemm.linalg.rows.tsqr import Triangle
 from hdgemm.matrices.fingerprint import unchanged
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class MinimumNorm:
         read = {"A": self.source.operand, "b": self.rhs.matrix.operand}
         with self.output.opened() as target, unchanged(read, target.stored.operand.matrix):
             b = self._right_hand_sides()
-            triangle = Triangle.zeros(dense.n, 0, rows.dtype)
+            triangle = RFactor(dense.n, rows.dtype)
             passes.reduce(rows, [triangle], reading)
             found = passes.dense(dense, lambda: TriangleSvd.of(triangle.r))
             cond = np.finfo(rows.dtype).eps if self.cond is None else self.cond

@@ -21,9 +21,10 @@ from hdgemm.durable.place import ResultPlace
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg._checkpoint import Command
 from hdgemm.linalg.planning.devices import devices_of, slab_devices
-from hdgemm.linalg.planning.rows import RowShape, rows_for, triangle_work
+from hdgemm.linalg.planning.rows import r_factor_work, rows_for
 from hdgemm.linalg.planning.search import Storage, plan_slabs
 from hdgemm.linalg.planning.slab import SlabPlan
+from hdgemm.linalg.rows.source import TallRows
 from hdgemm.linalg.slabs.householder import Reflectors
 from hdgemm.linalg.slabs.pipeline import SlabPipeline
 from hdgemm.linalg.slabs.run import slab_run
@@ -172,8 +173,8 @@ class QrFactorisation:
         if m < _TALL * n or not n or device_names(self.how.options):
             return None
         try:
-            shape = RowShape(m, n, 0, self.dtype.name)
-            return rows_for(shape, [triangle_work(shape)], folder_of(self.source), self.how)
+            shape = TallRows(self.source, self.dtype).shape
+            return rows_for(shape, [r_factor_work(shape)], folder_of(self.source), self.how)
         except DoesNotFitError:
             return None
 

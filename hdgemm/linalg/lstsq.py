@@ -17,11 +17,11 @@ from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
 from hdgemm.linalg._minimum_norm import MinimumNorm, refuse_checkpoint
-from hdgemm.linalg.planning.rows import rows_for, triangle_work
+from hdgemm.linalg.planning.rows import least_squares_work, rows_for
 from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows
+from hdgemm.linalg.rows.r_factor import r_and_qb
 from hdgemm.linalg.rows.row_pass import RowPass
 from hdgemm.linalg.rows.source import TallRows
-from hdgemm.linalg.rows.tsqr import Triangle
 from hdgemm.linalg.solving.columns import RightHandSides
 from hdgemm.linalg.storage import Output
 from hdgemm.matrices.fingerprint import unchanged
@@ -224,7 +224,7 @@ def prepare(
             rows = TallRows(source, rhs.dtype, rhs.matrix, check_finite=check_finite)
             plan = recorded_rows(call, out)
             if plan is None:
-                works = [triangle_work(rows.shape)]
+                works = [least_squares_work(rows.shape)]
                 plan = rows_for(rows.shape, works, folder_of(source), run)
             found = _LeastSquares(rows, rhs, out, output, plan, call, cond, driver)
             yield Prepared(plan, found.run)
@@ -247,7 +247,7 @@ class _LeastSquares:
         """Reduce the rows, solve for x and store it; return what `lstsq` returns."""
         source, rhs = self.rows.a, self.rhs
         m, n = source.shape
-        found = Triangle.zeros(n, rhs.matrix.shape[1], rhs.dtype)
+        found = r_and_qb(n, rhs.matrix.shape[1], rhs.dtype)
         facts = {"routine": "lstsq", "cond": self.cond, "driver": self.driver}
         inputs = {"A": source, "b": rhs.matrix}
         read = {name: matrix.operand for name, matrix in inputs.items()}
@@ -259,7 +259,7 @@ class _LeastSquares:
             if durable is not None:
                 durable.begin(self.plan)
             RowPass(self.rows, [found], self.plan, self.call.callbacks, checkpoint=durable).run()
-            x, rank, s = _solve_triangle(found, self.cond, self.driver)
+            x, rank, s = _solve_triangle(found.r, found.c, self.cond, self.driver)
             target.stored[:, :] = x
         full = (m > n or n == 0) and rank == n and self.driver != "gelsy"
         residues = found.residues if full else np.empty(0, rhs.dtype)
@@ -269,11 +269,9 @@ class _LeastSquares:
 
 
 def _solve_triangle(
-    found: Triangle, cond: float | None, driver: str
+    r: NDArray[Any], c: NDArray[Any], cond: float | None, driver: str
 ) -> tuple[NDArray[Any], int, NDArray[Any] | None]:
     """Return x, the rank and the singular values of R·x = Q^H·b."""
     solve: Any = scipy.linalg.lstsq  # typed for literal drivers only
-    x, _, rank, s = solve(
-        found.r, found.c, cond, overwrite_b=True, check_finite=False, lapack_driver=driver
-    )
+    x, _, rank, s = solve(r, c, cond, overwrite_b=True, check_finite=False, lapack_driver=driver)
     return x, int(rank), s

@@ -21,9 +21,9 @@ from hdgemm.linalg.devices.qr import on_disk, qr_on_devices
 from hdgemm.linalg.devices.run import strategy_of
 from hdgemm.linalg.planning.factors import plan_in_array
 from hdgemm.linalg.rows.checkpoint import durable_rows
+from hdgemm.linalg.rows.r_factor import RFactor
 from hdgemm.linalg.rows.row_pass import RowPass
 from hdgemm.linalg.rows.source import TallRows
-from hdgemm.linalg.rows.tsqr import Triangle
 from hdgemm.linalg.stored_factors import QRFactors, reserve_beside, save_factors
 from hdgemm.product.target import is_location, single
 
@@ -415,7 +415,7 @@ def _tall(
             if durable is not None:
                 plan = durable.plan or rows
                 durable.begin(plan)
-            found = Triangle.zeros(plan.n, 0, qr.dtype)
+            found = RFactor(plan.n, qr.dtype)
             source = TallRows(qr.source, qr.dtype, check_finite=qr.check_finite)
             RowPass(source, [found], plan, qr.how.callbacks, checkpoint=durable).run()
             r.stored[: plan.n, :] = found.r

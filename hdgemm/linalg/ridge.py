@@ -16,13 +16,13 @@ from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run, plan_parts
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.dense import plan_dense
-from hdgemm.linalg.planning.rows import rows_for, triangle_work
+from hdgemm.linalg.planning.rows import least_squares_work, rows_for
 from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.checkpoint import checksum_of, durable_rows, recorded_rows
 from hdgemm.linalg.rows.passes import Passes
+from hdgemm.linalg.rows.r_factor import r_and_qb
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
-from hdgemm.linalg.rows.tsqr import Triangle
 from hdgemm.linalg.solving.columns import RightHandSides
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.linalg.rows.r_factor import RFactor
+    from hdgemm.linalg.rows.tsqr import Triangle
 
 
 class RidgeFit(NamedTuple):
@@ -181,7 +183,7 @@ def prepare(
                 weights=_weights(weights, m),
                 check_finite=check_finite,
             )
-            works = [triangle_work(rows.shape)]
+            works = [least_squares_work(rows.shape)]
             recorded = recorded_rows(call, out)
 
             def plans(run: OpenRun) -> tuple[RowPlan, DensePlan]:
@@ -243,7 +245,7 @@ class _Ridge:
                 durable.begin(self.plans[0])
             shift = estimated_mean(self.rows.a, self.rows.dtype) if self.rows.ones else None
             rows = replace(self.rows, shift=shift)
-            found = Triangle.zeros(rows.shape.n, rows.shape.p, rows.dtype)
+            found = r_and_qb(rows.shape.n, rows.shape.p, rows.dtype)
             passes = Passes(self.call.callbacks, flops, durable)
             passes.reduce(rows, [found], self.plans[0])
             fit = passes.dense(self.plans[1], lambda: self._fit(found, shift))
@@ -259,7 +261,7 @@ class _Ridge:
             "weights": checksum_of(self.rows.weights),
         }
 
-    def _fit(self, found: Triangle, shift: NDArray[Any] | None) -> RidgeFit:
+    def _fit(self, found: RFactor | Triangle, shift: NDArray[Any] | None) -> RidgeFit:
         """Return the solutions from the triangle, with axes alphas, n and p."""
         ones = int(self.rows.ones)
         r, c = found.r[ones:, ones:].copy(order="F"), found.c[ones:]
@@ -294,7 +296,9 @@ class _Ridge:
             return np.asarray(1 / (s + alpha / s), s.dtype)
 
     @staticmethod
-    def _constant(found: Triangle, x: NDArray[Any], shift: NDArray[Any] | None) -> NDArray[Any]:
+    def _constant(
+        found: RFactor | Triangle, x: NDArray[Any], shift: NDArray[Any] | None
+    ) -> NDArray[Any]:
         """Return the constant terms, from the first row of [1 | A - shift]."""
         if shift is None:
             return np.zeros((len(x), x.shape[2]), x.dtype)

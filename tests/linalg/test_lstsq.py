@@ -48,7 +48,7 @@ def test_any_blocks_of_rows_give_scipys_solution(n, more, p, rows, cores, dtype,
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_block_of_rows_is_reduced_by_strips(monkeypatch, dtype):
     monkeypatch.setattr(tsqr, "_STRIP_BYTES", 1)  # strips of 64 rows, and one of 8
-    a, b = random_matrix(200, 9, dtype), random_matrix(200, 2, dtype, seed=1)
+    a, b = random_matrix(200, 9, dtype), random_matrix(200, 3, dtype, seed=1)
     options = hdgemm.Options(tile=(200, 1, 1), host_memory="20MB", threads=1)
     assert_solution(lstsq(a, b, options=options), a, b)
 

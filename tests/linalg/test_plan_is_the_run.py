@@ -17,6 +17,7 @@ MODES = {
     "solve": [{}, {"assume_a": "pos"}, {"assume_a": "sym", "lower": True}, {"transposed": True},
               {"assume_a": "upper triangular"}, {"refine": "float32"}],
     "lstsq": [{}],
+    "svdvals": [{}],
     "inv": [{}, {"assume_a": "pos"}, {"assume_a": "lower triangular"}],
     "trsm": [{}, {"lower": True, "trans": 1}],
     "syrk": [{}, {"trans": 1, "lower": True}],

@@ -7,6 +7,7 @@ import scipy.linalg
 from hdgemm.linalg.rows import r_factor
 from hdgemm.linalg.rows.r_factor import RFactor
 from hdgemm.linalg.rows.reducer import RowBlock
+from hdgemm.linalg.rows.tsqr import Triangle
 from tests.linalg.matrices import DTYPES, SOUND, random_matrix, widened
 
 M, N, BLOCK = 700, 12, 70
@@ -123,6 +124,48 @@ def test_a_factor_that_goes_on_has_the_same_bits(kind):
         parts = RFactor(N, a.dtype)
         parts.restore(arrays)
     np.testing.assert_array_equal(parts.r, whole.r)
+
+
+def with_b(found, a, b):
+    for first in range(0, len(a), BLOCK):
+        rows = slice(first, first + BLOCK)
+        found.update(RowBlock(first, np.array(a[rows], order="F"), np.array(b[rows], order="F")))
+    return found
+
+
+#: Parts of B that are not in the range of A, in units of B.
+NOISES = {"noise": 1.0, "little noise": 1e-3, "in the range of A": 0.0}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_right_hand_sides_are_reduced_as_by_householders_method(kind, noise, dtype):
+    a = KINDS[kind][0]().astype(dtype)
+    spread = max(1.0, np.abs(a).max())
+    b = (widened(a) @ random_matrix(N, 3, dtype, 1)).astype(dtype)
+    b += (NOISES[noise] * spread * random_matrix(M, 3, dtype, 2)).astype(dtype)
+    found = with_b(RFactor(N, a.dtype, 3), a, b)
+    expected = with_b(Triangle.zeros(N, 3, a.dtype), a, b)
+    eps = np.finfo(dtype).eps
+    assert_r_of(a, found.r)
+    # A^H·B = R^H·Q^H·B, by columns.
+    unit = np.linalg.norm(widened(a), axis=0)[:, None] * np.linalg.norm(widened(b), axis=0)
+    wide = widened(found.r).conj().T @ widened(found.c)
+    assert (np.abs(wide - widened(a).conj().T @ widened(b)) <= SOUND * M * eps * unit).all()
+    assert found.residues.dtype == expected.residues.dtype
+    # Residuals change by eps·||A||·||x||.
+    x = np.linalg.lstsq(widened(a), widened(b), rcond=0)[0]
+    sizes = np.linalg.norm(widened(b), axis=0)
+    sizes += np.linalg.norm(widened(a)) * np.linalg.norm(x, axis=0)
+    difference = np.sqrt(widened(found.residues)) - np.sqrt(widened(expected.residues))
+    assert (np.abs(difference) <= SOUND * M * eps * sizes).all()
+
+
+def test_right_hand_sides_are_summed(ways):
+    a, b = random_matrix(M, N, "float64"), random_matrix(M, 3, "float64", 1)
+    with_b(RFactor(N, a.dtype, 3), a, b)
+    assert ways["_sum"] > ways["_reflect"]
 
 
 def test_two_factors_are_combined():

@@ -44,7 +44,8 @@ def strip_rows(n: int, dtype: np.dtype[Any]) -> int:
 class RowShape(NamedTuple):
     """The rows that a pass reads: m×n of A and m×p of B beside it, as they are in memory.
 
-    The first `made` columns of A are made in memory: a column of ones.
+    The first `made` columns of A are made in memory: a column of ones. With `in_place`, A is an
+    array whose rows need no copy, and is not read.
     """
 
     m: int
@@ -52,6 +53,7 @@ class RowShape(NamedTuple):
     p: int
     dtype: str
     made: int = 0
+    in_place: bool = False
 
     def __str__(self) -> str:
         return f"a {self.m}×{self.n - self.made} {self.dtype} matrix"
@@ -64,6 +66,8 @@ class RowShape(NamedTuple):
     @property
     def read_bytes(self) -> int:
         """Bytes of a row that are read."""
+        if self.in_place:
+            return 0
         return self.row_bytes - self.made * np.dtype(self.dtype).itemsize
 
 
@@ -93,6 +97,8 @@ class RowWork:
         Rows of a block from which a further core is worth its memory.
     required_rows
         Rows that the first block of each core needs.
+    copies
+        Whether it overwrites blocks, or needs them in column-major order.
     """
 
     name: str
@@ -105,11 +111,12 @@ class RowWork:
     of_gemm: float = 1.0
     least_rows: int = 1
     required_rows: int = 0
+    copies: bool = False
 
 
 def triangle_work(shape: RowShape) -> RowWork:
     """Return the work of TSQR by LAPACK's count for Householder's R and Q^H·B."""
-    m, n, p, dtype, _ = shape
+    m, n, p, dtype, *_ = shape
     k, width, itemsize = min(m, n), max(1, n + p), np.dtype(dtype).itemsize
     pairs = n * k * (m - k / 3) + 2 * p * k * (m - k / 2)
     return RowWork(
@@ -120,15 +127,42 @@ def triangle_work(shape: RowShape) -> RowWork:
         core_bytes=itemsize * (n * width + 2 * REFLECTORS * width),
         of_gemm=_OF_GEMM,
         least_rows=n // 4 + 1,
+        copies=True,
     )
 
 
+def triangle_flops(rows: int, shape: RowShape) -> int:
+    """Return the operations of rows that are reduced with a triangle, by Householder's method."""
+    pairs = shape.n * rows * (shape.n + 2 * shape.p)
+    return int(flops_per_multiply_add(shape.dtype) * pairs)
+
+
 def r_factor_work(shape: RowShape) -> RowWork:
-    """Return the work of R alone, by strips of rows that are copied."""
-    work, dtype = triangle_work(shape), np.dtype(shape.dtype)
-    # A strip, panels of R while it takes up a sum, and R's further column.
-    rows = min(shape.m, strip_rows(shape.n, dtype)) + 3 * REFLECTORS + 1
-    return replace(work, core_bytes=work.core_bytes + rows * shape.n * dtype.itemsize)
+    """Return the work of the R of [A | B], by strips of rows that are copied."""
+    dtype, width = np.dtype(shape.dtype), shape.n + shape.p
+    whole = triangle_work(shape._replace(n=width, p=0))
+    # A strip, two of [A | B], panels of R while it takes up a sum, and R's further column.
+    strips = min(shape.m, strip_rows(width, dtype)) * (2 if shape.p else 1)
+    rows = strips + 3 * REFLECTORS + 1
+    return replace(
+        triangle_work(shape),
+        core_bytes=whole.core_bytes + rows * width * dtype.itemsize,
+        copies=False,
+    )
+
+
+def least_squares_work(shape: RowShape) -> RowWork:
+    """Return the work of R and Q^H·B, by the reducer of `hdgemm.linalg.rows.r_factor.r_and_qb`."""
+    return r_factor_work(shape) if takes_sums(shape.n, shape.p) else triangle_work(shape)
+
+
+def takes_sums(n: int, p: int) -> bool:
+    """Return whether R and Q^H·B come from the R of [A | B].
+
+    It has p² operations more for each row, at most a twentieth of them for p = n/4, and about a
+    third of the time where rows are summed.
+    """
+    return 4 * p <= n
 
 
 def vectors_bytes(shape: RowShape) -> int:
@@ -141,7 +175,7 @@ class RowPlan(NamedTuple):
 
     Parameters
     ----------
-    m, n, p, dtype, made
+    m, n, p, dtype, made, in_place
         See `RowShape`.
     rows, cores
         Rows of a block, and blocks that are reduced at once.
@@ -170,12 +204,13 @@ class RowPlan(NamedTuple):
     kernel_flops: float = 0.0
     stored: int = 0
     made: int = 0
+    in_place: bool = False
     expected_phase_seconds: Mapping[str, float] = {}
 
     @property
     def shape(self) -> RowShape:
         """The rows that the pass reads."""
-        return RowShape(self.m, self.n, self.p, self.dtype, self.made)
+        return RowShape(self.m, self.n, self.p, self.dtype, self.made, self.in_place)
 
     @property
     def planned_bytes(self) -> dict[Stage, int]:
@@ -287,6 +322,7 @@ def _plan_of(shape: RowShape, works: Sequence[RowWork], rows: int, cores: int) -
         cores,
         host_bytes=0,
         made=shape.made,
+        in_place=shape.in_place and not any(work.copies for work in works),
         name=_names(works),
         flops=sum(work.flops for work in works),
         kernel_flops=sum(work.flops / work.of_gemm for work in works),

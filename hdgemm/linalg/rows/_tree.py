@@ -42,6 +42,7 @@ def reflectors_work(shape: RowShape, stored: np.dtype[Any]) -> RowWork:
         of_gemm=work.of_gemm,
         least_rows=work.least_rows,
         required_rows=max(1, shape.n),
+        copies=True,
     )
 
 
@@ -58,6 +59,7 @@ def q_work(shape: RowShape, k: int, stored: np.dtype[Any]) -> RowWork:
         of_gemm=work.of_gemm,
         least_rows=work.least_rows,
         required_rows=max(1, shape.n),
+        copies=True,
     )
 
 

@@ -29,11 +29,12 @@ from hdgemm.linalg.planning.rows import (
     RowWork,
     r_factor_work,
     strip_rows,
+    takes_sums,
+    triangle_flops,
 )
 from hdgemm.linalg.rows.reducer import Reducer, RowBlock
-from hdgemm.linalg.rows.tsqr import panel_width
+from hdgemm.linalg.rows.tsqr import Triangle, panel_width
 from hdgemm.matrices.transfer import aligned_bytes
-from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -55,17 +56,24 @@ _STEPS: Final = 5
 
 
 class RFactor(Reducer):
-    """R (n×n) of the rows; of a matrix with fewer than n rows, it ends with rows of zeros.
+    """R (n×n) of the rows of A; of a matrix with fewer than n rows, it ends with rows of zeros.
+
+    With B beside A, the R of [A | B] has Q^H·B right of the R of A, and below it the triangle of
+    the rest of Q^H·B: it is accurate for any B, since sums are taken up only while the columns of
+    [A | B], scaled to one norm, are well-conditioned.
 
     Parameters
     ----------
     n, dtype
-        Columns and dtype of the blocks.
+        Columns of A, and dtype of the blocks.
+    p
+        Columns of B.
     """
 
-    def __init__(self, n: int, dtype: np.dtype[Any]) -> None:
+    def __init__(self, n: int, dtype: np.dtype[Any], p: int = 0) -> None:
+        self._n = n
         # R above the diagonal; on and below it the conjugate of the sum of B^H·B.
-        self._packed = np.zeros((n, n + 1), dtype, "F")
+        self._packed = np.zeros((n + p, n + p + 1), dtype, "F")
         self._size = 0.0  # of the sum
         # Of the columns of R where B^H·B is summed; empty where R is not fit, None where unknown.
         self._squares: NDArray[Any] | None = None
@@ -73,7 +81,23 @@ class RFactor(Reducer):
 
     @property
     def r(self) -> NDArray[Any]:
-        """The triangle, n×n and column-major."""
+        """The triangle, n×n; column-major without B."""
+        return self._whole()[: self._n, : self._n]
+
+    @property
+    def c(self) -> NDArray[Any]:
+        """The first n rows of Q^H·B."""
+        return self._whole()[: self._n, self._n :]
+
+    @property
+    def residues(self) -> NDArray[Any]:
+        """The sums of squares of the rest of each column of Q^H·B."""
+        rest = np.abs(self._whole()[self._n :, self._n :])
+        found: NDArray[Any] = (rest**2).sum(axis=0)
+        return found
+
+    def _whole(self) -> NDArray[Any]:
+        """Return the R of [A | B], column-major."""
         self._settle()
         return self._packed[:, 1:]
 
@@ -83,11 +107,11 @@ class RFactor(Reducer):
 
     def flops(self, rows: int, shape: RowShape) -> int:
         """Return the operations of rows that are reduced with a triangle."""
-        return int(flops_per_multiply_add(shape.dtype) * shape.n**2 * rows)
+        return triangle_flops(rows, shape)
 
     def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return the triangle of a matrix without rows."""
-        return type(self)(len(self._packed), self._packed.dtype)
+        return type(self)(self._n, self._packed.dtype, len(self._packed) - self._n)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -109,8 +133,13 @@ class RFactor(Reducer):
         a, n = block.a, len(self._packed)
         height = max(1, min(len(a), strip_rows(n, a.dtype)))
         memory = aligned_bytes(height * n * a.itemsize).view(a.dtype)
+        beside = np.empty((height, n) if n > self._n else (0, 0), a.dtype)
         for first in range(0, len(a) if n else 0, height):
             rows = a[first : first + height]
+            if n > self._n:
+                rows = beside[: len(rows)]
+                rows[:, : self._n] = a[first : first + height]
+                rows[:, self._n :] = block.b[first : first + height]
             if not self._added(rows, memory):
                 below = memory[: rows.size].reshape(rows.shape, order="F")
                 below[:] = rows
@@ -118,11 +147,11 @@ class RFactor(Reducer):
 
     def combine(self, other: Self) -> None:
         """Reduce the triangle of other rows, which is overwritten."""
-        self._reflect(other.r, triangle=True)
+        self._reflect(other._whole(), triangle=True)
 
     def _reflect(self, below: NDArray[Any], *, triangle: bool = False) -> None:
         """Reduce rows, which are overwritten, by Householder's method."""
-        r = self.r
+        r = self._whole()
         t = np.zeros((panel_width(len(r)), len(r)), r.dtype, "F")
         tpqrt(r, below, t, np.empty(t.size, r.dtype), triangle=triangle)
         self._squares = None
@@ -168,6 +197,14 @@ class RFactor(Reducer):
         for column in range(len(self._packed)):
             self._packed[column:, column] = 0
         self._size, self._squares = 0.0, None
+
+
+def r_and_qb(n: int, p: int, dtype: np.dtype[Any]) -> RFactor | Triangle:
+    """Return the reducer to the R of A (m×n), Q^H·B for p columns of B, and what is left of B.
+
+    For many columns, the triangle of what is left has many more operations than Q^H·B.
+    """
+    return RFactor(n, dtype, p) if takes_sums(n, p) else Triangle.zeros(n, p, dtype)
 
 
 def squares_of(r: NDArray[Any]) -> NDArray[Any]:

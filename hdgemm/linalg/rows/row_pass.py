@@ -174,8 +174,8 @@ class RowPass:
             for core in range(plan.cores)
             for first, last in self._places(core)[self._kept.get(core, 0) :]
         )
-        read = 0 if self._in_place else left * plan.shape.read_bytes
-        moved: dict[Stage, int] = {"load1": read}
+        shape = plan.shape._replace(in_place=self._in_place)
+        moved: dict[Stage, int] = {"load1": left * shape.read_bytes}
         return moved | ({"store2": left * plan.stored} if plan.stored else {})
 
     def _reduce(self, core: int, reducers: Sequence[Reducer]) -> Sequence[Reducer]:

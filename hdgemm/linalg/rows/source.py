@@ -69,7 +69,8 @@ class TallRows:
     def shape(self) -> RowShape:
         """The extents of the blocks, the column of ones included."""
         (m, n), p = self.a.shape, 0 if self.b is None else self.b.shape[1]
-        return RowShape(m, n + self.ones, p, self.dtype.name, int(self.ones))
+        in_place = self.b is None and self.array is not None
+        return RowShape(m, n + self.ones, p, self.dtype.name, int(self.ones), in_place)
 
     @property
     def transforms(self) -> bool:

@@ -33,6 +33,7 @@ def gram_work(shape: RowShape) -> RowWork:
         result="A^H·A",
         flops=flops_per_multiply_add(shape.dtype) * shape.m * shape.n * (shape.n + 1) // 2,
         core_bytes=shape.n**2 * (2 * wide + itemsize),
+        copies=True,
     )
 
 

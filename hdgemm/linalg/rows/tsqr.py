@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 import numpy as np
 
 from hdgemm.fortran import tpmqrt, tpqrt
-from hdgemm.linalg.planning.rows import REFLECTORS, RowShape, RowWork, triangle_work
+from hdgemm.linalg.planning.rows import (
+    REFLECTORS,
+    RowShape,
+    RowWork,
+    triangle_flops,
+    triangle_work,
+)
 from hdgemm.linalg.rows.products import multiply_rows, product_work
 from hdgemm.linalg.rows.reducer import Reducer, RowBlock
-from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +70,7 @@ class Triangle(Reducer):
 
     def flops(self, rows: int, shape: RowShape) -> int:
         """Return the operations of rows that are reduced with a triangle."""
-        return int(flops_per_multiply_add(shape.dtype) * shape.n * rows * (shape.n + 2 * shape.p))
+        return triangle_flops(rows, shape)
 
     def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return the triangle of a matrix without rows."""
