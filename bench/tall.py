@@ -37,7 +37,7 @@ def _passes(parts: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
     found = []
     for part in (part for part in parts if "kernel_flops" in part):
         phases = part["expected_phase_seconds"]
-        kernel = phases["panel"] + phases["update"]
+        kernel = phases["panel"] + phases["update"] - part["element_seconds"] / part["cores"]
         seconds = kernel * part["flops"] / max(1.0, part["kernel_flops"])
         found.append({"bytes": sum(part["planned_bytes"].values()), "seconds": seconds})
     return found

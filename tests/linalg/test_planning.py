@@ -267,13 +267,15 @@ def test_tsqr_is_priced_by_given_rates():
     assert expected["load"] == pytest.approx(1000 * 41 * 8 / 1e3)
     # Each of two cores reduces one block of 100 rows first.
     assert expected["update"] == pytest.approx(4 * expected["panel"])
-    assert expected["update"] + expected["panel"] == pytest.approx(plan.flops / 0.47e9)
+    handling = plan.element_seconds / 2
+    assert plan.element_seconds == pytest.approx(1000 * 41 * 6e-9)
+    assert expected["update"] + expected["panel"] == pytest.approx(plan.flops / 0.47e9 + handling)
     assert (found.expected_limit, found.expected_seconds) == ("disk", expected["load"])
     assert "limited by disk" in str(found)
     assert "update" in str(found)
     in_memory = plan.priced(Machine(gemm={"float64": 1e6}, copy=1e6), in_file=False)
     assert in_memory.expected_limit == "kernel"
-    assert in_memory.expected_seconds == pytest.approx(plan.flops / 0.47e6)
+    assert in_memory.expected_seconds == pytest.approx(plan.flops / 0.47e6 + handling)
     assert in_memory.expected_phase_seconds["load"] == pytest.approx(1000 * 41 * 8 / 1e6)
 
 

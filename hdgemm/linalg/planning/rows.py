@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 
 #: Columns of a block of reflectors at most.
 REFLECTORS: Final = 64
-#: Part of BLAS's rate at which rows are reduced (measured: 47 of 100 GFLOP/s with 500 columns).
+#: Part of BLAS's rate at which rows are reduced (measured: 0.43 to 0.56 with 500 columns and more).
 _OF_GEMM: Final = 0.47
+#: The same for rows that are summed where that is accurate: between the rates of Householder's
+#: method and of sums, 0.9 to 1.15, since a plan does not know the elements.
+_OF_GEMM_OR_SUMS: Final = 0.8
+#: Time of one core for each element of a block besides the operations: the check for NaNs, norms,
+#: copies between orders (measured: 4 to 8 ns with 20 to 1000 columns).
+_ELEMENT_SECONDS: Final = 6e-9
 
 
 #: Bytes of the rows that are reduced at once, at least: they stay in a core's cache.
@@ -93,6 +99,8 @@ class RowWork:
         Bytes that are stored for each row.
     of_gemm
         Part of BLAS's rate at which it computes.
+    element_seconds
+        Time of one core for each element besides.
     least_rows
         Rows of a block from which a further core is worth its memory.
     required_rows
@@ -109,6 +117,7 @@ class RowWork:
     row_bytes: int = 0
     stored: int = 0
     of_gemm: float = 1.0
+    element_seconds: float = _ELEMENT_SECONDS
     least_rows: int = 1
     required_rows: int = 0
     copies: bool = False
@@ -147,6 +156,7 @@ def r_factor_work(shape: RowShape) -> RowWork:
     return replace(
         triangle_work(shape),
         core_bytes=whole.core_bytes + rows * width * dtype.itemsize,
+        of_gemm=_OF_GEMM_OR_SUMS,
         copies=False,
     )
 
@@ -185,6 +195,8 @@ class RowPlan(NamedTuple):
         The computations, such as ``"TSQR"``.
     flops, kernel_flops
         Floating-point operations, and as many of BLAS's that take the same time.
+    element_seconds
+        Time of one core for all elements besides.
     stored
         Bytes that are stored for each row.
     expected_phase_seconds
@@ -202,6 +214,7 @@ class RowPlan(NamedTuple):
     name: str = "TSQR"
     flops: int = 0
     kernel_flops: float = 0.0
+    element_seconds: float = 0.0
     stored: int = 0
     made: int = 0
     in_place: bool = False
@@ -237,6 +250,7 @@ class RowPlan(NamedTuple):
         moved = self.planned_bytes
         load = moved["load1"] / (machine.disk_read if in_file else machine.copy)
         reduce = self.kernel_flops / machine.flop_rate(self.dtype)
+        reduce += self.element_seconds / max(1, self.cores)
         first = min(1.0, self.cores * self.rows / self.m) if self.m else 1.0
         phases = {"load": load, "panel": first * reduce, "update": (1 - first) * reduce}
         if "store2" in moved:
@@ -326,6 +340,7 @@ def _plan_of(shape: RowShape, works: Sequence[RowWork], rows: int, cores: int) -
         name=_names(works),
         flops=sum(work.flops for work in works),
         kernel_flops=sum(work.flops / work.of_gemm for work in works),
+        element_seconds=shape.m * (shape.n + shape.p) * sum(work.element_seconds for work in works),
         stored=sum(work.stored for work in works),
     )
 

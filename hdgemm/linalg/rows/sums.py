@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 #: Bytes of the absolute values that are added at once: they stay in the cache.
 _STRIP_BYTES: Final = 256 << 10
+#: Time of one core for each element that is centred and summed, besides the rank update (measured:
+#: 10 ns with 100 columns).
+_CENTRING_SECONDS: Final = 1.2e-8
 #: Norms of one pass: the Frobenius norm, largest and smallest sums of the absolute values of a
 #: column or a row, the largest absolute value.
 NormName: TypeAlias = Literal["fro", "columns", "rows", "max"]
@@ -40,7 +43,10 @@ def gram_work(shape: RowShape) -> RowWork:
 def moments_work(shape: RowShape) -> RowWork:
     """Return the work of `Moments` for rows of [1 | A]."""
     return replace(
-        gram_work(shape._replace(n=shape.n - 1, made=0)), name="moments", result="co-moments"
+        gram_work(shape._replace(n=shape.n - 1, made=0)),
+        name="moments",
+        result="co-moments",
+        element_seconds=_CENTRING_SECONDS,
     )
 
 
