@@ -123,6 +123,7 @@ def test_parameters_by_name_as_scikit_learn_clones_them():
         (PCA("mle"), np.ones((9, 4)), "must be a number"),
         (PCA(svd_solver="arpack"), np.ones((9, 4)), "svd_solver must be one of"),
         (PCA(svd_solver="krylov"), np.ones((9, 4)), "needs n_components"),
+        (PCA(float("nan")), np.ones((9, 4)), "between 0 and 1, or from 1 to .* got nan"),
         (PCA(), np.ones((1, 4)), "two samples"),
         (PCA(), np.ones((9, 4), complex), "takes real samples"),
     ],

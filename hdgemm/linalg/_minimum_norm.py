@@ -9,8 +9,8 @@ import numpy as np
 
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
-from hdgemm.errors import InputError
 from hdgemm.linalg.pinv import two_passes
+from hdgemm.linalg.rows.checkpoint import RunLimits, durable_rows
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import StoredProduct
 from hdgemm.linalg.rows.r_factor import RFactor
@@ -21,6 +21,7 @@ from hdgemm.matrices.fingerprint import unchanged
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from hdgemm.call.keywords import Call
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.rows import RowPlan
@@ -43,8 +44,8 @@ class MinimumNorm:
         A, and b.
     out, output
         Where x goes, as the caller gave it and described.
-    how
-        Options, session and callbacks.
+    how, call
+        Options, session and callbacks; of a run that goes on, with the earlier run's limits.
     cond
         Singular values below `cond` times the largest one count as zero; None for eps.
     values
@@ -58,6 +59,7 @@ class MinimumNorm:
     out: Any
     output: Output
     how: OpenRun
+    call: Call
     cond: float | None
     values: bool
     check_finite: bool
@@ -76,13 +78,23 @@ class MinimumNorm:
         self, rows: TallRows, plans: tuple[RowPlan, DensePlan, RowPlan], facts: dict[str, Any]
     ) -> tuple[Any, Any, int, NDArray[Any] | None]:
         reading, dense, multiplying = plans
-        passes = Passes(self.how.callbacks, sum(plan.flops for plan in plans))
-        read = {"A": self.source.operand, "b": self.rhs.matrix.operand}
-        with self.output.opened() as target, unchanged(read, target.stored.operand.matrix):
+        inputs = {"A": self.source, "b": self.rhs.matrix}
+        read = {name: matrix.operand for name, matrix in inputs.items()}
+        decisive = {"routine": "lstsq", "cond": self.cond, "check_finite": self.check_finite}
+        with (
+            durable_rows(self.call, self.out, inputs, decisive) as durable,
+            self.output.opened(rows=durable) as target,
+            unchanged(read, target.stored.operand.matrix),
+        ):
+            if durable is not None:
+                durable.begin(reading, RunLimits.of(self.how))
+            passes = Passes(self.how.callbacks, sum(plan.flops for plan in plans), durable)
             b = self._right_hand_sides()
             triangle = RFactor(dense.n, rows.dtype)
             passes.reduce(rows, [triangle], reading)
-            found = passes.dense(dense, lambda: TriangleSvd.of(triangle.r))
+            found = TriangleSvd(
+                *passes.dense(dense, lambda: passes.keep(lambda: TriangleSvd.of(triangle.r)))
+            )
             cond = np.finfo(rows.dtype).eps if self.cond is None else self.cond
             rank = found.rank(cond * found.largest)
             w, scale = found.inverse_gram(rank, b.conj())
@@ -99,9 +111,3 @@ class MinimumNorm:
         if self.check_finite:
             check_finite_rows(0, b, "b")
         return b
-
-
-def refuse_checkpoint(checkpoint: Any) -> None:
-    """Raise `InputError` for a durable run: the solution of a wide matrix has no journal."""
-    if checkpoint is not False:
-        raise InputError("lstsq of a wide matrix has no checkpoint: leave it out")

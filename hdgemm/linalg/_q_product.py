@@ -67,7 +67,7 @@ class QProduct:
             return self._prepared_durably()
         place = self.output if self.c is None else self.qr.scratch(self.output)
         factoring, multiplying = self._plans(
-            lambda: self.qr.plan_with_r(place, self.r_output), place.matrix
+            lambda qr: qr.plan_with_r(place, self.r_output), place.matrix
         )
         plan = JointPlan(self._facts, (factoring, multiplying))
 
@@ -91,7 +91,7 @@ class QProduct:
         """R has its name before the product is finished: a finished product says that all is."""
         qr, rows = self.qr, self.r_output.form.shape[0]
         work = qr.work(self.output)
-        factoring, multiplying = self._plans(lambda: qr.plan(work), work.matrix)
+        factoring, multiplying = self._plans(lambda qr: qr.plan(work), work.matrix)
 
         def run() -> tuple[Any, Any]:
             with ExitStack() as stack:
@@ -115,9 +115,9 @@ class QProduct:
         rows: int,
     ) -> Any:
         """Factor, store R, and compute the slabs of the product that are left; return R."""
-        qr, done = self.qr, checkpoint_of(target)
-        runs = RunSequence(qr.how.callbacks, factoring.flops + multiplying.flops)
-        qr.how = qr.how._replace(callbacks=runs.next(factoring.flops))
+        done, how = checkpoint_of(target), self.qr.how
+        runs = RunSequence(how.callbacks, factoring.flops + multiplying.flops)
+        qr = self.qr.within(how._replace(callbacks=runs.next(factoring.flops)))
         reflectors = qr.factor_durably(work, factoring, (self.r_output.out, rows))
         with ExitStack() as stack:
             r = qr.place(stack, self.r_output, target)
@@ -141,27 +141,24 @@ class QProduct:
         return facts_of(kind, qr.source.shape, qr.dtype.name, qr.how.options)
 
     def _plans(
-        self, factoring_plan: Callable[[], SlabPlan], reflectors: StoredMatrix
+        self, factoring_plan: Callable[[QrFactorisation], SlabPlan], reflectors: StoredMatrix
     ) -> tuple[SlabPlan, SlabPlan]:
         """Return the slabs of the factorisation and of the product."""
-        qr, how = self.qr, self.qr.how
 
         def plans(run: OpenRun) -> tuple[SlabPlan, SlabPlan]:
-            qr.how = run
-            factoring = factoring_plan()
-            return factoring, self._plan(factoring, reflectors)
+            qr = self.qr.within(run)
+            factoring = factoring_plan(qr)
+            return factoring, self._plan(qr, factoring, reflectors)
 
-        m, n = qr.source.shape
-        try:
-            return plan_parts(f"{self._facts['kind']} of a {m}×{n} {qr.dtype} matrix", plans, how)
-        finally:
-            qr.how = how
+        m, n = self.qr.source.shape
+        what = f"{self._facts['kind']} of a {m}×{n} {self.qr.dtype} matrix"
+        return plan_parts(what, plans, self.qr.how)
 
-    def _plan(self, factoring: SlabPlan, reflectors: StoredMatrix) -> SlabPlan:
+    def _plan(self, qr: QrFactorisation, factoring: SlabPlan, reflectors: StoredMatrix) -> SlabPlan:
         """Return the slabs of the product."""
         out = self._columns_of(self.output.matrix)
         loaded = 0 if self.c is None else self.c.shape[0 if self.left else 1]
-        return self.qr.plan_product(
+        return qr.plan_product(
             factoring,
             reflectors,
             out.shape[1],

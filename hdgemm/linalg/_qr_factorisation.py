@@ -7,9 +7,10 @@ pass, and forms Q in a file of its own, slab by slab. The file of reflectors is 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from hdgemm.matrices.stored import StoredMatrix
 
 #: Rows for each column from which R is computed by TSQR.
-_TALL: Final = 4
+TALL: Final = 4
 
 
 class QrFactorisation:
@@ -78,6 +79,12 @@ class QrFactorisation:
         self.overwrite_a = self._changes_a = overwrite_a
         self.dtype = (source.dtype if dtype is None else dtype).newbyteorder("=")
         self.k = min(source.shape)
+
+    def within(self, how: OpenRun) -> Self:
+        """Return the same factorisation in another run."""
+        found = copy(self)
+        found.how = how
+        return found
 
     def output(
         self,
@@ -170,7 +177,7 @@ class QrFactorisation:
         the matrix is not tall, and where R does not fit the memory.
         """
         m, n = self.source.shape
-        if m < _TALL * n or not n or device_names(self.how.options):
+        if m < TALL * n or not n or device_names(self.how.options):
             return None
         try:
             shape = TallRows(self.source, self.dtype).shape

@@ -16,9 +16,9 @@ from hdgemm.call.operands import absolute, open_matrix
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
-from hdgemm.linalg._minimum_norm import MinimumNorm, refuse_checkpoint
+from hdgemm.linalg._minimum_norm import MinimumNorm
 from hdgemm.linalg.planning.rows import least_squares_work, rows_for
-from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows
+from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows, resumed
 from hdgemm.linalg.rows.r_factor import r_and_qb
 from hdgemm.linalg.rows.row_pass import RowPass
 from hdgemm.linalg.rows.source import TallRows
@@ -134,8 +134,7 @@ def lstsq(
     checkpoint
         Keep a journal beside x (or at this path), and beside x the triangle of each core, so that
         the same call goes on after a crash with the same bits. At most about a twentieth of the
-        time is spent on that. x must be a file; when it is complete the records are removed. Not
-        for a wide A.
+        time is spent on that. x must be a file; when it is complete the records are removed.
     **keywords
         Keywords of every call, from `options` to `restart`.
 
@@ -215,10 +214,10 @@ def prepare(
         )
         with rhs.matrix:
             if source.shape[0] < n:
-                refuse_checkpoint(call.checkpoint)
+                how, _ = resumed(call, out, run)
                 values = driver != "gelsy"
                 yield MinimumNorm(
-                    source, rhs, out, output, run, cond, values, check_finite
+                    source, rhs, out, output, how, call, cond, values, check_finite
                 ).prepared()
                 return
             rows = TallRows(source, rhs.dtype, rhs.matrix, check_finite=check_finite)

@@ -16,11 +16,12 @@ from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
 from hdgemm.linalg._checkpoint import Command
 from hdgemm.linalg._q_product import QProduct
-from hdgemm.linalg._qr_factorisation import QrFactorisation
+from hdgemm.linalg._qr_factorisation import TALL, QrFactorisation
 from hdgemm.linalg.devices.qr import on_disk, qr_on_devices
 from hdgemm.linalg.devices.run import strategy_of
 from hdgemm.linalg.planning.factors import plan_in_array
 from hdgemm.linalg.rows.checkpoint import durable_rows
+from hdgemm.linalg.rows.pass_executor import passes_move
 from hdgemm.linalg.rows.r_factor import RFactor
 from hdgemm.linalg.rows.row_pass import RowPass
 from hdgemm.linalg.rows.source import TallRows
@@ -300,6 +301,8 @@ def _on_host(
     rows = qr.plan_tall() if mode == "r" else None
     if rows is not None:
         return _tall(qr, rows, r_out, Command("qr", {}, call.checkpoint, call.restart))
+    if mode == "r" and passes_move():
+        raise InputError(_not_tall(qr.source.shape))
     durable = call.checkpoint is not False
     if mode == "raw" and r_out is None and not adds_r:
         return _raw(qr, q_out, Command("qr", {}, call.checkpoint, call.restart))
@@ -315,6 +318,16 @@ def _on_host(
     columns = m if mode == "full" else qr.k
     output = qr.output(q_out, (m, columns), command=command)
     return QProduct(qr, output, qr.output_r(r_out, columns)).prepared()
+
+
+def _not_tall(shape: tuple[int, int]) -> str:
+    """Return why a QR factorisation does not run on a cluster."""
+    m, n = shape
+    return (
+        f"qr of a {m}×{n} matrix does not run on a cluster: R is found in one pass over the rows "
+        f"of matrices with at least {TALL} rows for each column, on the host, whose R fits the "
+        "memory; factor it on one machine"
+    )
 
 
 def _outputs(out: Any, mode: str) -> tuple[Any, Any]:

@@ -195,6 +195,10 @@ def test_commands_reduce_rows_on_a_cluster(client, case, monkeypatch, capsys):
     found = json.loads(done.stdout)
     assert found["values"]["norm"] == pytest.approx(np.abs(a).sum(axis=0).max())
     assert "workers" in done.stdout
+    np.save(folder / "square.npy", np.eye(5))
+    refused = run("qr", folder / "square.npy", "--out", folder / "C.npy", *where)
+    assert refused.returncode == 2
+    assert "qr of a 5×5 matrix does not run on a cluster" in refused.stderr
     for name, *more in (["syrk"], ["svdvals", "--dry-run"], ["qr", "--mode", "raw"]):
         refused = run(name, folder / "A.npy", "--out", folder / "C.npy", *where, *more)
         assert refused.returncode == 2

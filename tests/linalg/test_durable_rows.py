@@ -14,7 +14,7 @@ import pytest
 
 import hdgemm
 from hdgemm.decomposition import PCA, pca
-from hdgemm.linalg import corrcoef, cov, eigsh, pinv, svd, svds, svdvals
+from hdgemm.linalg import corrcoef, cov, eigsh, lstsq, pinv, svd, svds, svdvals
 from hdgemm.linalg.rows import checkpoint
 from tests.child import ends_with_parent
 from tests.linalg.interruption import InterruptedRunError, interrupt_after
@@ -22,6 +22,7 @@ from tests.linalg.matrices import random_matrix
 
 ROWS = hdgemm.Options(tile=(12, 1, 1), threads=2, host_memory="200MB")
 M, N = 160, 24
+RIGHT = random_matrix(N, 3, "float64", 5)
 
 CALLS = {
     "cov": lambda a, out, **how: cov(a, rowvar=False, aweights=np.arange(M), out=out[0], **how),
@@ -32,6 +33,7 @@ CALLS = {
     "svd by reflectors": lambda a, out, **how: svd(a, out=out, **how),
     "svd of a wide matrix": lambda a, out, **how: svd(a, out=out, **how),
     "pinv": lambda a, out, **how: pinv(a, out=out[0], **how),
+    "lstsq of a wide matrix": lambda a, out, **how: lstsq(a, RIGHT, out=out[0], **how),
     "pca": lambda a, out, **how: pca(a, 4, out=out, **how).scores,
     "pca by Krylov": lambda a, out, **how: pca(a, 4, svd_solver="krylov", out=out, **how).scores,
     "svds": lambda a, out, **how: svds(a, 3, block=5, out=out, **how),
@@ -54,7 +56,7 @@ def matrix_of(name):
         return x + x.T + 100 * np.diag(1.0 / np.arange(1, M + 1))
     base = 4.0 if name == "svd by reflectors" else 1.2
     x = random_matrix(M, N, "float64") * base ** -np.arange(N)
-    return x.T if name in ("pinv", "svd of a wide matrix") else x
+    return x.T if name in ("pinv", "svd of a wide matrix", "lstsq of a wide matrix") else x
 
 
 def stored(folder, prefix):
@@ -177,7 +179,15 @@ CALLS[name](folder / "A.npy", outs(folder, "part"), options=ROWS, checkpoint=Tru
 """
 
 
-STORING = ["svd", "svd by reflectors", "svd of a wide matrix", "pinv", "pca", "svds"]
+STORING = [
+    "svd",
+    "svd by reflectors",
+    "svd of a wide matrix",
+    "lstsq of a wide matrix",
+    "pinv",
+    "pca",
+    "svds",
+]
 
 
 @pytest.mark.parametrize("name", STORING)

@@ -40,6 +40,11 @@ def passes_on(executor: PassExecutor) -> Iterator[None]:
         _EXECUTOR.reset(token)
 
 
+def passes_move() -> bool:
+    """Return whether another executor takes the passes over rows of calls in this context."""
+    return _EXECUTOR.get() is not None
+
+
 def executor_for(reducers: Sequence[Reducer]) -> PassExecutor | None:
     """Return the executor of a pass; None for this process.
 

@@ -152,8 +152,7 @@ def _by_cholesky(run: Run, c: StoredMatrix, lower: bool, part: Part, block: Part
     with run.recorder.record("solve", 0):
         first(factor, part)
         _refuse_zeros(run, factor)
-        factor.check_finite = False
-        second(factor, part)
+        second(TriangularFactor(c, block, lower=lower), part)  # all elements have been checked
 
 
 def _by_lu(
