@@ -19,6 +19,7 @@ import tempfile
 import threading
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -133,6 +134,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "screenshots")
     folder = parser.parse_args().folder
+    if find_spec("mkdocs") is None:
+        parser.exit(2, "the site needs the extra docs: make docs\n")
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         page = stack.enter_context(browser())

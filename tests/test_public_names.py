@@ -55,6 +55,14 @@ def test_a_routine_that_is_missing_names_another(name):
             assert callable(getattr(owner, other))
 
 
+def test_a_routine_that_is_missing_names_another_when_it_is_imported():
+    with pytest.raises(ImportError, match=r"use scipy\.linalg\.expm on an array"):
+        from hdgemm.linalg import expm  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        from hdgemm.linalg import nothing  # noqa: F401
+    assert not hasattr(hdgemm.linalg, "expm")
+
+
 def test_another_name_of_linalg_is_refused_without_advice():
     with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
         _ = hdgemm.linalg.nothing

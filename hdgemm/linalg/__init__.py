@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Never
 
 from hdgemm.fortran import SingularMatrixError
-from hdgemm.linalg._absent import sentence as _sentence
+from hdgemm.linalg._absent import missing as _missing
 from hdgemm.linalg._qr_multiply import qr_multiply
 from hdgemm.linalg._triangular_factors import lu
 from hdgemm.linalg.cholesky import cho_factor, cholesky
@@ -66,4 +66,4 @@ if not TYPE_CHECKING:  # a type checker would take every name for present
 
     def __getattr__(name: str) -> Never:
         """Say what to use instead of a name that this module does not have."""
-        raise AttributeError(_sentence(__name__, name))
+        raise _missing(__name__, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -32,9 +33,17 @@ ADVICE: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def sentence(module: str, name: str) -> str:
-    """Return what an AttributeError says of a name that `module` does not have."""
-    missing = f"module {module!r} has no attribute {name!r}"
+def missing(module: str, name: str) -> AttributeError | ImportError:
+    """Return the error for a name that `module` does not have; call it from `__getattr__`.
+
+    `from module import name` replaces an AttributeError by an ImportError of its own, without the
+    advice. Before that it looks the name up in `importlib`, where an ImportError reaches the user.
+    """
+    what = f"module {module!r} has no attribute {name!r}"
     if name not in ADVICE:
-        return missing
-    return f"{missing}: use {ADVICE[name].format(name=name)}"
+        return AttributeError(what)
+    what = f"{what}: use {ADVICE[name].format(name=name)}"
+    asking = sys._getframe(2).f_globals.get("__name__")  # noqa: SLF001 - the caller of __getattr__
+    if asking == "importlib._bootstrap":
+        return ImportError(what, name=module)
+    return AttributeError(what, name=name)

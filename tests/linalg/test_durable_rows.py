@@ -258,6 +258,23 @@ def test_a_run_that_was_cut_off_after_it_published_u_goes_on(tmp_path):
         CALLS["svd"](a, outs(tmp_path, "part"), options=ROWS, checkpoint=True)
 
 
+def test_a_run_that_cannot_be_discarded_closes_its_journal(tmp_path, monkeypatch):
+    a, reports = tmp_path / "A.npy", []
+    np.save(a, matrix_of("svd"))
+    place = {"out": outs(tmp_path, "part"), "options": ROWS, "checkpoint": True}
+
+    def fail(_checkpoint):
+        raise OSError("no permission")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.RowCheckpoint, "discard", fail)
+        with pytest.raises(OSError, match="no permission") as caught:
+            CALLS["svd"](a, **place)
+    CALLS["svd"](a, **place, report=reports.append)
+    assert reports[0].resumption.kept > 0
+    del caught  # with its traceback, the checkpoint was kept until here
+
+
 def test_rows_of_an_array_are_computed_again(tmp_path):
     a, events = tmp_path / "A.npy", []
     np.save(a, matrix_of("svd by reflectors"))

@@ -234,16 +234,20 @@ class RowCheckpoint(JournaledRun):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Remove a run that succeeded; else as other runs."""
-        if error is None:
-            self.discard()
-        super().__exit__(kind, error, trace)
+        try:
+            if error is None:
+                self.discard()
+        finally:
+            super().__exit__(kind, error, trace)
 
     def close(self) -> None:
         """Close the journal; without records, drafts are removed."""
-        if self._journal.empty:
-            for place in self._drafts:
-                place.remove(self.path)
-        super().close()
+        try:
+            if self._journal.empty:
+                for place in self._drafts:
+                    place.remove(self.path)
+        finally:
+            super().close()
 
     @property
     def _keeps_parts(self) -> bool:

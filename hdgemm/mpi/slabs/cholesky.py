@@ -7,7 +7,7 @@ is its conjugate: the columns of its L are rows of U.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from hdgemm.dtypes import ELEMENT_TYPES
 from hdgemm.fortran import cholesky_pairs
@@ -33,6 +33,15 @@ class CholeskyRun(SlabRun):
     block: Part | None = None
     #: The upper triangle of A is read.
     upper = False
+
+    @classmethod
+    def of_triangle(
+        cls, opened: Opened, factors: DurableFactors, stack: ExitStack, *, lower: bool
+    ) -> Self:
+        """Do as `begun` for a matrix of which one triangle is stored."""
+        run = cls.begun(opened, factors, stack)
+        run.upper = not lower
+        return run
 
     @classmethod
     def _strip(cls, run: Run, width: int) -> int:
@@ -86,8 +95,7 @@ def cholesky_by_slabs(opened: Opened, place: Location, *, lower: bool, restart: 
         with together(run.world):
             beside = stack.enter_context(Companions("cholesky", factors, opened, place))
         if not factors.state.finished:
-            work = CholeskyRun.begun(opened, factors, stack)
-            work.upper = not lower
+            work = CholeskyRun.of_triangle(opened, factors, stack, lower=lower)
             flops = work.factor()
             opened.check_unchanged()
         with together(run.world):

@@ -64,8 +64,7 @@ def solve_positive_by_slabs(
     """Do as `solve_by_slabs` by Cholesky; `lower` names the triangle of A that is read."""
     with ExitStack() as stack:
         factors = _factors(opened, place, {"lower": lower}, stack, restart=restart)
-        work = CholeskyRun.begun(opened, factors, stack)
-        work.upper = not lower
+        work = CholeskyRun.of_triangle(opened, factors, stack, lower=lower)
         flops, width = work.factor(), work.slabs.width
         work.block = None  # its memory is needed for the solution
         found = _solved(
