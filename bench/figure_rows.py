@@ -112,12 +112,15 @@ def tall(result: dict[str, Any]) -> list[str]:
     """Return a row for each contender on a tall file."""
     rows = [f"| A | {result['rows']:,} × {result['columns']}, k = {result['k']} |"]
     for name, found in result["contenders"].items():
-        bound = (
-            f"; {found['seconds'] / found['bound']:.2f} of the bound" if "bound" in found else ""
-        )
+        if "status" in found:
+            rows.append(f"| {name} | {found['status']} after {found['seconds']:.0f} s |")
+            continue
+        seconds, bound = found["seconds"], found.get("of_bound")
+        of_bound = f"; {bound['median']:.2f} of the bound" if bound else ""
         rows.append(
-            f"| {name} | {found['seconds']:.2f} s{bound}; "
-            f"{found['peak_bytes'] / 1e6:.0f} MB added; error {found['error']:.1e}·s[0] |"
+            f"| {name} | {seconds['median']:.2f} s ({seconds['min']:.2f}–{seconds['max']:.2f})"
+            f"{of_bound}; {found['peak_bytes'] / 1e6:.0f} MB added; "
+            f"error {found['error']:.1e}·s[0] |"
         )
     return rows
 
