@@ -115,7 +115,7 @@ def take(page: webdriver.Chrome, url: str, folder: Path, name: str, ready: str) 
 
 
 def take_service(page: webdriver.Chrome, server: Live, folder: Path) -> None:
-    """Store pictures of the service's page with 0, 1 and 40 jobs, and of a job."""
+    """Store pictures of the service's page with 0, 1 and 40 jobs, of a job, and of the machine."""
     jobs: list[str] = []
     wait_until(lambda: server.http.get("/v1/system").json()["workers"])
     for count, ready in ((0, ".card"), (1, "tbody progress"), (JOBS, "#older-waiting")):
@@ -127,6 +127,7 @@ def take_service(page: webdriver.Chrome, server: Live, folder: Path) -> None:
             wait_until(lambda: server.http.get(f"/v1/jobs/{jobs[0]}").json()["status"] == "running")
         take(page, f"{server.url}/#/", folder, f"service-{count}", ready)
     take(page, f"{server.url}/#/job/{jobs[0]}", folder, "service-job", "svg.tiles")
+    take(page, f"{server.url}/#/machine", folder, "service-machine", "svg")
 
 
 def main() -> None:

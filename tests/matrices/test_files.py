@@ -546,3 +546,20 @@ def test_without_a_thread_a_replaced_file_is_freed_at_once(tmp_path, monkeypatch
         made.publish()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert np.load(path).sum() == 9
+
+
+def test_a_thread_frees_the_file_of_a_draft_that_is_discarded(tmp_path, monkeypatch):
+    hold, freed, close = threading.Event(), [], os.close
+
+    def held_close(fd):
+        if threading.current_thread().name == "hdgemm-free":
+            freed.append(os.fstat(fd).st_size)
+            assert hold.wait(60)
+        close(fd)
+
+    monkeypatch.setattr(os, "close", held_close)
+    create_npy(tmp_path / "C.npy", (100, 100), "f8").discard()
+    assert not list(tmp_path.iterdir())
+    hold.set()
+    draft.wait_for_freed_space()
+    assert freed == [4096 + 80_000]
