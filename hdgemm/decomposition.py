@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -241,6 +242,16 @@ class PCA:
         self.random_state = random_state
         self.options = options
 
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn asks of estimators: only it calls this."""
+        utils: Any = importlib.import_module("sklearn.utils")
+        return utils.Tags(
+            estimator_type=None,
+            target_tags=utils.TargetTags(required=False),
+            transformer_tags=utils.TransformerTags(preserves_dtype=["float64", "float32"]),
+            input_tags=utils.InputTags(),
+        )
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 - scikit-learn's
         """Return the parameters by name."""
         names = list(inspect.signature(type(self)).parameters)
@@ -345,6 +356,7 @@ class PCA:
             return prepared.plan
 
     def _prepared(self, x: Any, keywords: Any) -> AbstractContextManager[Prepared[Components]]:
+        _check_dimensions(x)
         request = Request(
             self.n_components, self.svd_solver, self.tol, self.random_state or 0, self.standardize
         )
@@ -379,13 +391,17 @@ class PCA:
         kind: str,
     ) -> Any:
         """Return ``((X - shift) / scale)·W``, or [1 | X]·W without this change, in one pass."""
+        _check_dimensions(x)
         shift, scale = change or (None, None)
         with open_matrix(x) as source, open_run(self._call(keywords)) as run:
             dtype = np.result_type(source.dtype, w.dtype)
             rows = TallRows(source, dtype, ones=shift is None, shift=shift, scale=scale)
             if rows.shape.n != len(w):
                 have, want = source.shape[1], len(w) - (shift is None)
-                raise InputError(f"X has {have} columns, this PCA takes {want} for {kind}")
+                what = "components" if shift is None else "features"
+                raise InputError(
+                    f"X has {have} {what}, but PCA is expecting {want} {what} as input"
+                )
             result = Result.of(out, x, source, (len(source), w.shape[1]), dtype)
             work = product_work(rows.shape, (w.shape[1],), result.output.matrix.dtype)
             plan = rows_for(rows.shape, [work], folder_of(source), run)
@@ -397,3 +413,12 @@ class PCA:
                 passes.reduce(replace(rows, dtype=np.dtype(dtype)), [product], plan)
                 passes.finish(facts_of(kind, source.shape, dtype.name, run.options))
             return result.value(target)
+
+
+def _check_dimensions(x: Any) -> None:
+    """Raise `InputError` for a vector, which may be one sample or one feature."""
+    if getattr(x, "ndim", 2) == 1:
+        raise InputError(
+            f"X has shape {x.shape}. Reshape your data: X[:, None] is one feature, X[None, :] one "
+            "sample"
+        )

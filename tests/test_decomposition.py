@@ -124,8 +124,10 @@ def test_parameters_by_name_as_scikit_learn_clones_them():
         (PCA(svd_solver="arpack"), np.ones((9, 4)), "svd_solver must be one of"),
         (PCA(svd_solver="krylov"), np.ones((9, 4)), "needs n_components"),
         (PCA(float("nan")), np.ones((9, 4)), "between 0 and 1, or from 1 to .* got nan"),
-        (PCA(), np.ones((1, 4)), "two samples"),
-        (PCA(), np.ones((9, 4), complex), "takes real samples"),
+        (PCA(), np.ones((1, 4)), "X has 1 sample, PCA needs two"),
+        (PCA(), np.ones((9, 0)), "0 feature"),
+        (PCA(), np.ones(4), "Reshape your data"),
+        (PCA(), np.ones((9, 4), complex), "Complex data not supported: X is complex128"),
     ],
 )
 def test_refused(pca, x, words):
@@ -147,7 +149,9 @@ def test_nan_is_named_and_nothing_is_fitted():
 
 def test_other_features_than_fitted_are_refused():
     pca = PCA(2).fit(samples(20, 5))
-    with pytest.raises(InputError, match="X has 4 columns, this PCA takes 5"):
+    with pytest.raises(
+        InputError, match="X has 4 features, but PCA is expecting 5 features as input"
+    ):
         pca.transform(np.ones((3, 4)))
 
 

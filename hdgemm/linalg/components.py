@@ -33,6 +33,7 @@ from hdgemm.linalg.rows.r_factor import RFactor
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
 from hdgemm.linalg.rows.tsqr import ProjectedTriangle
+from hdgemm.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,10 +66,17 @@ class Request:
     def check(self, source: StoredMatrix) -> None:
         """Raise `InputError` where the samples have no such components."""
         m, n = source.shape
+        # The words that scikit-learn's estimator checks look for.
+        if source.dtype.kind == "c":
+            raise InputError(f"Complex data not supported: X is {source.dtype}")
         if source.dtype.kind != "f":
             raise InputError(f"PCA takes real samples, X is {source.dtype}")
-        if m < 2 or not n:
-            raise InputError(f"X is {m}×{n}: PCA needs two samples and a feature at least")
+        if not n:
+            raise InputError(
+                f"X has 0 feature(s) (shape=({m}, 0)) while a minimum of 1 is required"
+            )
+        if m < 2:
+            raise InputError(f"X has {format_count(m, 'sample')}, PCA needs two at least")
         if self.svd_solver not in _SOLVERS:
             raise InputError(f"svd_solver must be one of {_SOLVERS}, got {self.svd_solver!r}")
         k: Any = self.n_components

@@ -87,6 +87,15 @@ class PCA(hdgemm.decomposition.PCA):
         return self.fit(X, y).transform(X)
 
 
+def test_estimator_checks():
+    """The check of objects is left out: arrays of objects are refused."""
+    checks = pytest.importorskip("sklearn.utils.estimator_checks")
+    found = checks.check_estimator(hdgemm.decomposition.PCA(), on_fail=None, on_skip=None)
+    failed = {each["check_name"] for each in found if each["status"] == "failed"}
+    assert failed == {"check_dtype_object"}
+    assert sum(each["status"] == "passed" for each in found) >= 40
+
+
 suite = load("sklearn.decomposition.tests.test_pca")
 suite.PCA = PCA
 # Tests of arrays of other libraries have marks that this project does not know.
