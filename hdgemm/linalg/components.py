@@ -73,7 +73,7 @@ class Request:
             raise InputError(f"PCA takes real samples, X is {source.dtype}")
         if not n:
             raise InputError(
-                f"X has 0 feature(s) (shape=({m}, 0)) while a minimum of 1 is required"
+                f"X has 0 feature(s) (shape=({m}, 0)) while a minimum of 1 is required by PCA"
             )
         if m < 2:
             raise InputError(f"X has {format_count(m, 'sample')}, PCA needs two at least")

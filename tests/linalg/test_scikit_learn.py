@@ -87,6 +87,7 @@ class PCA(hdgemm.decomposition.PCA):
         return self.fit(X, y).transform(X)
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_estimator_checks():
     """The check of objects is left out: arrays of objects are refused."""
     checks = pytest.importorskip("sklearn.utils.estimator_checks")
