@@ -1,6 +1,6 @@
 """Notebooks and pictures of the recipes, both made from the pages: a hook of the document site.
 
-`python docs/recipe_pages.py` runs the Python of each recipe and stores the pictures that it draws.
+`python docs/recipe_pages.py` runs each recipe, as its test does, and stores its pictures.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 DOCS: Final = Path(__file__).resolve().parent
 RECIPES: Final = DOCS / "recipes"
 PICTURES: Final = DOCS / "pictures/recipes"
+#: Environment variable with which the test of the recipes stores their pictures.
+DRAW: Final = "HDGEMM_DRAW_RECIPES"
 
 #: A comment or a picture of a page, which a notebook does without: it draws the picture itself.
 _LEFT_OUT: Final = re.compile(r"^(<!-- .* -->|!\[.*\]\(.*\))\n", re.MULTILINE)
@@ -75,16 +75,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def main() -> None:
     """Draw the pictures of all recipes."""
     PICTURES.mkdir(exist_ok=True)
-    for page in sorted(RECIPES.glob("*.md")):
-        program = "\n".join(python_of(page.read_text(encoding="utf-8")))
-        if "savefig(" not in program:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            environment = {**os.environ, "MPLBACKEND": "agg"}
-            command = [sys.executable, "-c", program]
-            subprocess.run(command, cwd=folder, env=environment, check=True)
-            for picture in Path(folder).glob("*.png"):
-                shutil.copy(picture, PICTURES)
+    command = [sys.executable, "-m", "pytest", "tests/docs/test_recipes.py", "-k", "runs_as_typed"]
+    subprocess.run(command, cwd=DOCS.parent, env={**os.environ, DRAW: "1"}, check=True)
 
 
 if __name__ == "__main__":

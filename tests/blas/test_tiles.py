@@ -76,11 +76,13 @@ def within_minutes(call):
 
 def test_functions_read_matrices_and_multiply(tmp_path):
     a, ones = numbers(1500, 1000), np.ones((1000, 3))
+    # A tile of A has several blocks, of at most 1 MB.
+    wide = hdgemm.Options(host_memory="40MB", devices="host", tile=(400, 400, 1000))
     np.save(tmp_path / "A.npy", a)
     with hdgemm.open(tmp_path / "A.npy") as stored:
         read = hdgemm.generated(a.shape, "float64", lambda r, c: 2 * np.asarray(stored[r, c]))
         product = hdgemm.generated(
-            (1500, 1500), "float64", lambda r, c: hdgemm.matmul(read[r], stored[c].T, options=TILED)
+            (1500, 1500), "float64", lambda r, c: hdgemm.matmul(read[r], stored[c].T, options=wide)
         )
         found = within_minutes(lambda: hdgemm.matmul(read, ones, options=TILED))
         np.testing.assert_allclose(found, 2 * a @ ones, atol=1e-10)

@@ -293,6 +293,20 @@ def test_what_moved_is_never_shown_as_none(server: Live, browser: Any) -> None:
     assert shown == ["0.0000035", "0.04", "–", "139.2"]
 
 
+def test_marks_of_an_axis_fit_beside_it(server: Live, browser: Any) -> None:
+    visit(browser, server, "")
+    places = browser.execute_async_script(
+        "import('./static/charts.js').then(({lineChart}) => {"
+        "const host = document.querySelector('main').appendChild(document.createElement('div'));"
+        "const drawn = [8e-5, 123456, 5e7].map((top) => {"
+        "lineChart(host, {label: 'x', unit: 'y', from: 0, to: 1, series: [{points: [[0, top]]}]});"
+        "return [...host.querySelectorAll('text')].map((one) => one.getBBox().x); });"
+        "host.remove(); arguments[0](drawn.flat()); })"
+    )
+    assert len(places) > 12
+    assert min(places) >= 0
+
+
 def test_a_phone_shows_finished_jobs_before_the_queue(
     server: Live, ended: tuple[str, str], browser: Any, hold: Path
 ) -> None:
@@ -303,7 +317,7 @@ def test_a_phone_shows_finished_jobs_before_the_queue(
         visit(browser, server, "")
         see(browser, "Waiting, in the order in which they start")
         shown = text(browser)
-        assert shown.index("Finished, newest first") < shown.index("Waiting, in the order")
+        assert shown.index("Finished, last submitted first") < shown.index("Waiting, in the order")
         card = find(browser, "table[aria-label='Waiting jobs'] tbody tr")
         lines = {cell.location["y"] for cell in card.find_elements("css selector", "td:not(.none)")}
         assert len(lines) <= 4, "a card of a waiting job is taller than four lines"

@@ -27,7 +27,11 @@ function ticks(most, count, least = 0) {
   return Array.from({ length: Math.ceil((most || 1) / step - 1e-9) + 1 }, (_, number) => number * step);
 }
 
-const short = (value) => String(Number(value.toPrecision(4)));
+// At most six characters or so: more would not fit left of an axis.
+function short(value) {
+  const rounded = Number(value.toPrecision(4));
+  return rounded && (rounded < 1e-3 || rounded >= 1e6) ? rounded.toExponential().replace("e+", "e") : String(rounded);
+}
 
 // The marks of a time axis: `step` seconds are its unit, and marks count from `origin`.
 function timeMarks(from, to, origin, step, width) {

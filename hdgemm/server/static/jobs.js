@@ -127,7 +127,7 @@ export async function jobs(signal, _id, _more, { main, tell }) {
       `${first} to ${Math.min(state.offset + PAGE, total)} of ${total}`, draw, "waiting");
     const waiting = queue.waiting.length
       && [el("h3", {}, "Waiting, in the order in which they start"), waitingTable(queue.waiting, account), waitingPaged];
-    const finished = page.jobs.length && [el("h3", {}, "Finished, newest first"), finishedTable(page.jobs, account, "Finished jobs"), paged];
+    const finished = page.jobs.length && [el("h3", {}, "Finished, last submitted first"), finishedTable(page.jobs, account, "Finished jobs"), paged];
     replace(lists,
       running.length && [el("h3", {}, "Running"), runningTable(running, account)],
       ...(PHONE.matches ? [finished, waiting] : [waiting, finished]),
