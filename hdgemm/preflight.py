@@ -8,7 +8,7 @@ from hdgemm.call.compute import compute
 from hdgemm.call.keywords import Call, ExecuteKeywords, public_call
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.machine.limits import default_host_bytes, memory_limit
-from hdgemm.matrices.conversion import computed_in
+from hdgemm.matrices.conversion import computed_in, exact_terms
 from hdgemm.matrices.layout import check_read
 from hdgemm.options import Options, whole_number
 from hdgemm.pipeline.plan import OperandSpec, Plan, Problem
@@ -166,7 +166,9 @@ def plan_shape(
                 return OperandSpec(False, place, path, found.itemsize)
 
             source = spec(stored)
-            return Problem(m, n, k, computed.name, source, source, spec(kept))
+            terms = exact_terms(stored, stored) if device.spec.widens else 0
+            specs = source, source, spec(kept)
+            return Problem(m, n, k, computed.name, *specs, exact_terms=terms)
 
         members = plan_members(problem_for, names_for(chosen, 2 * m * n * k), chosen, session)
         return Plans(member.plan for member in members)

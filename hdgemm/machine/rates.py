@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from hdgemm.dtypes import ELEMENT_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hdgemm.pipeline.plan import DeviceSpec
+    from hdgemm.pipeline.plan import DeviceSpec, Problem
 
 #: Resources that operations share, one of which limits a run (HDGEMM, tables 1 and 2). Added are
 #: the disk, the host's cores, and the interpreter, whose lock all lanes of the executor share.
@@ -96,6 +98,19 @@ class Machine:
                 return rate
         other, rate = next(iter(self.gemm.items()))
         return rate * ELEMENT_TYPES[other].real_bytes / real_bytes
+
+    def kernel_rate(self, problem: Problem, mb: Any, nb: Any, kb: Any) -> Any:
+        """Return the flop/s of steps of these extents of a product; arrays or numbers.
+
+        Sums in half of C's precision are read, and added to C, once for each `exact_terms` of k.
+        """
+        rate = self.flop_rate(problem.factor_dtype)
+        if not problem.exact_terms:
+            return rate * self.efficiency(mb, nb, kb)
+        added = 2 * problem.tile_itemsize("C") + problem.tile_itemsize("A")
+        depth = rate * added / (2 * self.memory)
+        kb = np.minimum(kb, problem.exact_terms)
+        return rate / (1 / self.efficiency(mb, nb, kb) + depth / kb)
 
     def efficiency(self, mb: Any, nb: Any, kb: Any) -> Any:
         """Return the part of `gemm` that a step of these extents reaches; arrays or numbers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 #: Whole numbers up to this one, and their sums up to it, are exact in float64.
 EXACT: Final = 1 << 53
+#: The same for float32.
+_EXACT_SINGLE: Final = 1 << 24
+#: Fewer terms are not worth a product in float32: their sums are added to C too often.
+_LEAST_TERMS: Final = 256
 #: Bytes that are converted at a time.
 _STRIP_BYTES: Final = 4 << 20
 
@@ -36,6 +41,14 @@ def is_whole(dtype: np.dtype[Any]) -> bool:
 def largest(dtype: np.dtype[Any]) -> int:
     """Return the largest magnitude that integers of a dtype can have."""
     return 1 if dtype.kind == "b" else max(-int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+
+
+def exact_terms(*dtypes: np.dtype[Any]) -> int:
+    """Return how many products of integers of A and of B have exact sums in float32; 0 for few."""
+    if not all(map(is_whole, dtypes)):
+        return 0
+    terms = _EXACT_SINGLE // math.prod(map(largest, dtypes))
+    return terms if terms >= _LEAST_TERMS else 0
 
 
 class ExactProduct:

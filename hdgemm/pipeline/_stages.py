@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.pipeline.devices.protocol import DONE, Block, view
+from hdgemm.pipeline.devices.protocol import DONE, Block, view, widening
 from hdgemm.pipeline.tiles import Rect
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Stages:
     def __init__(self, bound: Bound) -> None:
         self._plan, self._ledger, self._device, self._memory, self._operands = bound
         self._alpha, self._beta = bound.operands.alpha, bound.operands.beta
+        self._widening = widening(bound.device) if bound.plan.problem.exact_terms else None
 
     def load1(self, op: Op, _after: After) -> Completion:
         """Copy from the application to staging; convert dtype and layout, conjugate."""
@@ -62,6 +63,9 @@ class Stages:
     def mult1(self, op: Op, after: After) -> Completion:
         """C tile := alpha · A block · B block + C tile; the first step of a unit starts it."""
         a, b, c = self._factors(op)
+        if self._widening is not None:
+            terms = self._plan.problem.exact_terms
+            return self._widening.gemm_exact(a, b, self._start(op).real, c, terms, after)
         return self._device.gemm(self._alpha, a, b, self._start(op), c, after)
 
     def _factors(self, op: Op) -> tuple[Block, Block, Block]:

@@ -71,7 +71,11 @@ class OperandSpec:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """C (m×n) := alpha·op(A)·op(B) + beta·C; with `reads_c` (beta ≠ 0) store2 reads the old C."""
+    """C (m×n) := alpha·op(A)·op(B) + beta·C; with `reads_c` (beta ≠ 0) store2 reads the old C.
+
+    With `exact_terms`, alpha is 1, A and B are integers that are multiplied in half of C's
+    precision, and sums of so many of their products are exact there; 0 for products in `dtype`.
+    """
 
     m: int
     n: int
@@ -81,11 +85,26 @@ class Problem:
     b: OperandSpec = field(default_factory=OperandSpec)
     c: OperandSpec = field(default_factory=OperandSpec)
     reads_c: bool = False
+    exact_terms: int = 0
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element as it is multiplied."""
+        """Bytes of an element of a C tile."""
         return np.dtype(self.dtype).itemsize
+
+    @property
+    def factor_dtype(self) -> str:
+        """Element type in which A and B are multiplied."""
+        half = ELEMENT_TYPES[self.dtype].half if self.exact_terms else None
+        return half or self.dtype
+
+    def tile_dtype(self, operand: Operand) -> np.dtype[Any]:
+        """Return the element type of an operand's tiles."""
+        return np.dtype(self.dtype if operand == "C" else self.factor_dtype)
+
+    def tile_itemsize(self, operand: Operand) -> int:
+        """Bytes of an element of an operand's tiles."""
+        return self.tile_dtype(operand).itemsize
 
     @property
     def flops(self) -> int:
@@ -128,6 +147,8 @@ class DeviceSpec:
         Tiles are stored with (m, n, k) extents rounded up to these, and run best in them.
     allocation_bytes, fp64_ratio
         The unit of the driver's allocations; single-precision rate over double-precision rate.
+    widens
+        It is a `WideningDevice`: adds exact products of half the precision.
     """
 
     name: str = "host"
@@ -137,6 +158,7 @@ class DeviceSpec:
     granularity: tuple[int, int, int] = (1, 1, 1)
     allocation_bytes: int = 1
     fp64_ratio: int = 2
+    widens: bool = False
 
     def limit(self, asked: int | None = None) -> int | None:
         """Return the smaller of its memory and the bytes asked for; None where neither is known."""
@@ -363,11 +385,12 @@ def bytes_of(plan: Plan, a: int, b: int, c: int) -> dict[Stage, int]:
     """Return the bytes that each stage moves for so many elements of A, of B and of C."""
     moved: dict[Stage, int] = dict.fromkeys(STAGES, 0)
     problem, unified = plan.problem, plan.device.unified
+    factor_bytes = problem.tile_itemsize("A")
     for spec, elements in ((problem.a, a), (problem.b, b)):
         if spec.path == "staged":
             moved["load1"] += elements * spec.itemsize
         if not unified:
-            moved["load2"] += elements * problem.itemsize
+            moved["load2"] += elements * factor_bytes
     if plan.in_place or problem.c.path == "resident":
         return moved
     if plan.overlap.c_on_device and not unified:
@@ -417,8 +440,9 @@ def plan_lines(plan: Plan, *, alone: bool = True) -> list[str]:
     A device that is not `alone` draws an unknown number of tiles.
     """
     p, (mb, nb, kb) = plan.problem, plan.tile
+    exact = f": sums of {p.exact_terms} exact products in {p.factor_dtype}" if p.exact_terms else ""
     lines = [
-        f"C ({p.m} × {p.n}) := A ({p.m} × {p.k}) · B ({p.k} × {p.n}), {p.dtype}",
+        f"C ({p.m} × {p.n}) := A ({p.m} × {p.k}) · B ({p.k} × {p.n}), {p.dtype}{exact}",
         f"{format_flops(p.flops)} on {plan.device.name}, {plan.strategy}",
     ]
     if plan.in_place:

@@ -111,7 +111,7 @@ class ScheduleBuilder:
         self._plan = plan
         self._overlap = plan.overlap
         self._unified = plan.device.unified
-        self._itemsize = plan.problem.itemsize
+        self._itemsizes = {x: plan.problem.tile_itemsize(x) for x in OPERANDS}
         self._flops = flops_per_multiply_add(plan.problem.dtype)
         self._piece_bytes = {x: piece_bytes(plan, x) for x in OPERANDS}
         self._up, self._down = _Ring(plan.up.count), _Ring(plan.down.count)
@@ -144,7 +144,7 @@ class ScheduleBuilder:
         self.waiting[op.stage].append(op)
 
     def _pieces(self, operand: Operand, rect: Rect) -> Sequence[Rect]:
-        if rect.area * self._itemsize <= self._piece_bytes[operand]:
+        if rect.area * self._itemsizes[operand] <= self._piece_bytes[operand]:
             return (rect,)
         return pieces_of(self._plan, operand, rect)
 
@@ -167,7 +167,7 @@ class ScheduleBuilder:
                 needs = (("load1", counts["load1"]), *free)
             if not self._unified:
                 place = (operand, unit, step, number, rect, ring)
-                nbytes = rect.area * self._itemsize
+                nbytes = rect.area * self._itemsizes[operand]
                 self._add(Op("load2", counts["load2"], *place, nbytes, 0, needs))
                 if ring >= 0:
                     self._up.emptied(counts["load2"])
@@ -214,7 +214,7 @@ class ScheduleBuilder:
                 if path == "staged":
                     ring, empty = self._down.fill("store2")
                     needs += empty
-                nbytes = rect.area * self._itemsize
+                nbytes = rect.area * self._itemsizes["C"]
                 place = (unit.number, unit.last, -1, rect, ring)
                 self._add(Op("store1", counts["store1"], "C", *place, nbytes, 0, needs))
                 needs = (("store1", counts["store1"]),)

@@ -54,7 +54,7 @@ def pieces_of(plan: Plan, operand: Operand, rect: Rect) -> list[Rect]:
     return pieces(
         rect,
         trans=spec.trans,
-        itemsize=plan.problem.itemsize,
+        itemsize=plan.problem.tile_itemsize(operand),
         most=piece_bytes(plan, operand),
         chunk=spec.chunk,
         origin=spec.chunk_origin,
@@ -158,6 +158,7 @@ class SlotMemory:
         self._operands = operands
         self._taken: list[tuple[Kind, Buffer]] = []
         self.dtype = np.dtype(plan.problem.dtype)
+        self._dtypes = {operand: plan.problem.tile_dtype(operand) for operand in OPERANDS}
         self._unified = plan.device.unified
         specs = {operand: plan.problem.spec(operand) for operand in OPERANDS}
         self._trans = {operand: spec.trans for operand, spec in specs.items()}
@@ -219,14 +220,14 @@ class SlotMemory:
         trans = self._trans[operand]
         rows, cols = (rect.cols, rect.rows) if trans else (rect.rows, rect.cols)
         origin = self._phase(operand, rect) if self._unified else 0
-        return Tile(operand, buffer, rows, cols, cols, self.dtype, trans, origin)
+        return Tile(operand, buffer, rows, cols, cols, self._dtypes[operand], trans, origin)
 
     def _phase(self, operand: Operand, rect: Rect) -> int:
         if (matrix := self._files.get(operand)) is None:
             return 0
         row, col = (rect.col, rect.row) if self._trans[operand] else (rect.row, rect.col)
         phase = matrix.phase(row, col)
-        return phase if phase % self.dtype.itemsize == 0 else 0
+        return phase if phase % self._dtypes[operand].itemsize == 0 else 0
 
     def resident_tile(self, operand: Operand) -> Tile:
         """Return the caller's own array as one tile."""
@@ -236,7 +237,7 @@ class SlotMemory:
             raise InputError(f"the plan uses {operand} in place, but it is not in memory")
         ld = array.strides[0] // array.itemsize if array.shape[0] > 1 else array.shape[1]
         rows, cols = array.shape
-        return Tile(operand, array, rows, cols, ld, self.dtype, self._trans[operand])
+        return Tile(operand, array, rows, cols, ld, self._dtypes[operand], self._trans[operand])
 
     def block(self, tile: Tile, rect: Rect, part: Rect) -> Block:
         """Return the part of a tile over `rect` that lies over `part`, both in op-space."""
@@ -249,4 +250,5 @@ class SlotMemory:
         """Return the piece of a staging ring that holds `rect`."""
         buffer = self._slots["down" if operand == "C" else "up"][ring]
         shape = (rect.cols, rect.rows) if self._trans[operand] else (rect.rows, rect.cols)
-        return np.ndarray(shape, self.dtype, buffer.array, self._phase(operand, rect))
+        dtype = self._dtypes[operand]
+        return np.ndarray(shape, dtype, buffer.array, self._phase(operand, rect))

@@ -55,6 +55,12 @@ def _check_problem(plan: Plan) -> None:
         raise PlanError(f"extents must be at least 1: m = {m}, n = {n}, k = {k}")
     if max(m * k, k * n, m * n) * problem.itemsize >= _MOST:
         raise PlanError(f"a matrix of m = {m}, n = {n}, k = {k} has 2^63 bytes or more")
+    terms, halves = problem.exact_terms, problem.factor_dtype != problem.dtype
+    if terms < 0 or (terms > 0 and not (halves and plan.device.widens)):
+        raise PlanError(
+            f"{plan.device.name} cannot add sums of {terms} products of half the precision of "
+            f"{problem.dtype}"
+        )
 
 
 def _check_counts(plan: Plan) -> None:
@@ -126,12 +132,11 @@ def _check_skipped(plan: Plan) -> None:
 
 def _check_slots(plan: Plan) -> None:
     """Check that each operand has slots where it moves, and that its largest tile fits one."""
-    itemsize = plan.problem.itemsize
     for operand, (rows, cols) in largest_tiles(plan).items():
         slots, spec = plan.slots(operand), plan.problem.spec(operand)
         if (spec.path == "resident") != (slots.count == 0):
             raise PlanError(f"{operand} is {spec.path}, and has {slots.count} slots")
-        needed = rows * cols * itemsize
+        needed = rows * cols * plan.problem.tile_itemsize(operand)
         if slots.count and needed > slots.nbytes:
             raise PlanError(f"a tile of {operand} takes {needed} bytes, its slot {slots.nbytes}")
 
@@ -145,7 +150,8 @@ def _check_staging(plan: Plan) -> None:
         if spec.path != "staged" or (operand == "C" and not plan.overlap.c_on_device):
             continue
         widest = rows if spec.trans else cols
-        needed = min(widest, spec.chunk[1] if spec.chunk else widest) * plan.problem.itemsize
+        elements = min(widest, spec.chunk[1] if spec.chunk else widest)
+        needed = elements * plan.problem.tile_itemsize(operand)
         ring = plan.down if operand == "C" else plan.up
         if ring.count < 1 or needed > piece_bytes(plan, operand):
             raise PlanError(f"a row of {operand} takes {needed} bytes of staging, there is {ring}")

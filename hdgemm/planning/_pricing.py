@@ -167,7 +167,7 @@ class _Pricing:
     def _multiply(self) -> Busy:
         """Return the seconds of one unit's steps."""
         problem, machine, (mb, nb) = self.problem, self.machine, self._c_tile()
-        rate = machine.flop_rate(problem.dtype) * machine.efficiency(mb, nb, self.shapes.kb)
+        rate = machine.kernel_rate(problem, mb, nb, self.shapes.kb)
         kernel = self._padding() * problem.flops / rate / self.units
         busy: Busy = dict.fromkeys((*STAGES, *RESOURCES), 0.0 * kernel)
         if not self.overlap.c_on_device and not self.unified:

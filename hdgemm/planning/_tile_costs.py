@@ -106,11 +106,12 @@ def tile_pieces(case: Case, shapes: Shapes) -> dict[Operand, Count]:
     found: dict[Operand, Count] = {}
     for operand in ("A", "B", "C"):
         spec, ring = problem.spec(operand), rings.down if operand == "C" else rings.up
-        row = extents[operand][0 if spec.trans else 1] * problem.itemsize
+        itemsize = problem.tile_itemsize(operand)
+        row = extents[operand][0 if spec.trans else 1] * itemsize
         most = ring.nbytes - (PHASE_BYTES if spec.place == "file" else 0)
         if not np.any(ring.nbytes):
             most = UNIFIED_PIECE_BYTES
-        nbytes = average_tile(problem, shapes, operand).elements * problem.itemsize
+        nbytes = average_tile(problem, shapes, operand).elements * itemsize
         found[operand] = np.ceil(nbytes / (np.maximum(1, most // row) * row))
     return found
 
@@ -127,7 +128,7 @@ def tile_busy(case: Case, shapes: Shapes, operand: Operand, pieces: Count) -> Bu
         return busy
     if not case.device.unified and (operand != "C" or case.overlap.c_on_device):
         rate = machine.pcie_down if operand == "C" else machine.pcie_up
-        busy[link] = tile.elements * problem.itemsize / rate
+        busy[link] = tile.elements * problem.tile_itemsize(operand) / rate
         busy[far] = busy[link] + gaps
         busy["interpreter"] = gaps
     if spec.path != "staged":

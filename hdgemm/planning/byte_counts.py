@@ -115,7 +115,8 @@ def slot_bytes(
     elif operand == "B":
         rows, cols = round_up(rows, gk), round_up(cols, gn)
     phase = PHASE_BYTES if device.unified and spec.place == "file" else 0
-    return round_up(rows * cols * problem.itemsize + phase, device.allocation_bytes)
+    nbytes = rows * cols * problem.tile_itemsize(operand) + phase
+    return round_up(nbytes, device.allocation_bytes)
 
 
 def scratch_bytes(problem: Problem, c_slot: Count, nb: Count) -> Count:
@@ -154,7 +155,7 @@ def staging(case: Case, tiles: Tiles, c_slots: Count) -> Staging:
     in a direction in which nothing is staged. Where memory is short, pieces get smaller first,
     then fewer.
     """
-    problem, itemsize = case.problem, case.problem.itemsize
+    problem = case.problem
     up, down = ring_bytes(case, tiles)
     c_slot = slot_bytes(problem, case.device, "C", *tiles["C"])
     room = case.limits.host - scratch_bytes(problem, c_slot, tiles["C"][1]) - up - down
@@ -164,8 +165,8 @@ def staging(case: Case, tiles: Tiles, c_slots: Count) -> Staging:
     largest: Count = 0
     for operand in ("A", "B"):
         if problem.spec(operand).path == "staged":
-            largest = larger(largest, tiles[operand][0] * tiles[operand][1] * itemsize)
-    c_bytes = tiles["C"][0] * tiles["C"][1] * itemsize
+            largest = larger(largest, _tile_bytes(problem, operand, tiles))
+    c_bytes = _tile_bytes(problem, "C", tiles)
     return Staging(_ring(up, largest, up + share), _ring(down, c_bytes, down + share))
 
 
@@ -183,11 +184,16 @@ def ring_bytes(case: Case, tiles: Tiles) -> tuple[Count, Count]:
     return widest, _row_bytes(problem, "C", tiles) if drained else 0
 
 
+def _tile_bytes(problem: Problem, operand: Operand, tiles: Tiles) -> Count:
+    rows, cols = tiles[operand]
+    return rows * cols * problem.tile_itemsize(operand)
+
+
 def _row_bytes(problem: Problem, operand: Operand, tiles: Tiles) -> Count:
     rows, cols = tiles[operand]
     spec = problem.spec(operand)
     phase = PHASE_BYTES if spec.place == "file" else 0
-    return (rows if spec.trans else cols) * problem.itemsize + phase
+    return (rows if spec.trans else cols) * problem.tile_itemsize(operand) + phase
 
 
 def _ring(least: Count, tile: Count, share: Count) -> Ring:

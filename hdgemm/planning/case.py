@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from hdgemm.machine.rates import Machine
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.abft import TileChecks
+from hdgemm.pipeline.devices.widened_gemm import SUM_BYTES
 from hdgemm.pipeline.plan import DeviceSpec, Overlap, flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ _DECODE_BYTES: Final = 18 << 20
 #: of a limit, and at most this many bytes.
 _CHECKS_PART: Final = 32
 _CHECKS_MOST: Final = 32 << 20
+#: Part of a limit that sums of half of C's precision take at most.
+_SUMS_PART: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,9 @@ def case_for(
     host = share - reserved_bytes(problem, share * members) // members
     on_device = device.limit(options.device_bytes) or share
     checks = options.checks_tiles
+    problem = checked_problem(problem, options)
+    if problem.exact_terms:
+        host -= summing_bytes(machine, host)
     if checks:
         host -= checking_bytes(host)
         if device.unified:
@@ -103,6 +109,11 @@ def case_for(
     return Case(problem, device, options.strategy, limits, machine, whole_units)
 
 
+def checked_problem(problem: Problem, options: Options) -> Problem:
+    """Return a problem as it is planned: ABFT checks tiles of A, B and C in one precision."""
+    return replace(problem, exact_terms=0) if options.checks_tiles else problem
+
+
 def reserved_bytes(problem: Problem, limit: int) -> int:
     """Return the part of a run's memory that is not slots or staging.
 
@@ -114,6 +125,11 @@ def reserved_bytes(problem: Problem, limit: int) -> int:
             return min(_BASE_BYTES + BOUNCE_BYTES + _DECODE_BYTES, 5 * limit // 8)
         return min(_BASE_BYTES + BOUNCE_BYTES, limit // 2)
     return min(_BASE_BYTES, limit // 8)
+
+
+def summing_bytes(machine: Machine, limit: int) -> int:
+    """Return the bytes of a limit in which threads form sums of half of C's precision."""
+    return min((machine.cores + 1) * SUM_BYTES, limit // _SUMS_PART)
 
 
 def checking_bytes(limit: int) -> int:

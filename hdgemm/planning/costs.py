@@ -57,7 +57,7 @@ def _transfer(machine: Machine, link: str, seconds: float) -> Cost:
 def _multiply(plan: Plan, machine: Machine, op: Op) -> Cost:
     problem, (rows, cols) = plan.problem, op.rect[2:]
     kb = op.flops // (rows * cols * flops_per_multiply_add(problem.dtype))
-    rate = machine.flop_rate(problem.dtype) * machine.efficiency(rows, cols, kb)
+    rate = machine.kernel_rate(problem, rows, cols, kb)
     # The device's tiles are padded to its granularity.
     gm, gn, _ = plan.device.granularity
     padding = round_up(rows, gm) * round_up(cols, gn) / (rows * cols)

@@ -170,7 +170,7 @@ def _fastest(case: Case, shapes: Sequence[Shape]) -> Plan:
 def _warn_if_slow(case: Case, plan: Plan) -> None:
     """Log where a little more memory and a free choice of tiles would save most of the time."""
     seconds = plan.expected.seconds if plan.expected is not None else 0.0
-    multiplying = plan.problem.flops / case.machine.flop_rate(plan.problem.dtype)
+    multiplying = plan.problem.flops / case.machine.flop_rate(plan.problem.factor_dtype)
     if seconds < max(_SLOW_SECONDS, 8 * multiplying):
         return
     device = case.device.limit(_MORE * case.limits.device) or _MORE * case.limits.device
@@ -206,7 +206,7 @@ def _merit(plan: Plan) -> float:
 
 def _operations(plan: Plan) -> int:
     """Estimate the operations of all stages: steps, and the pieces of loaded and stored tiles."""
-    course, itemsize = plan.course, plan.problem.itemsize
+    course, problem = plan.course, plan.problem
     a, b = course.loaded["A"], course.loaded["B"]
     moved: tuple[tuple[Operand, int, int], ...] = (
         ("A", *a),
@@ -214,7 +214,7 @@ def _operations(plan: Plan) -> int:
         ("C", course.units.length, plan.elements),
     )
     pieces = sum(
-        max(tiles, elements * itemsize // piece_bytes(plan, operand))
+        max(tiles, elements * problem.tile_itemsize(operand) // piece_bytes(plan, operand))
         for operand, tiles, elements in moved
     )
     return plan.counts.steps + 2 * pieces

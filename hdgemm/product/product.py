@@ -11,7 +11,7 @@ import numpy as np
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.base import Operand, Transposed
-from hdgemm.matrices.conversion import ExactProduct, WholeNumbers, unwatched
+from hdgemm.matrices.conversion import ExactProduct, WholeNumbers, exact_terms, unwatched
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.matrices.layout import blas_takes
 from hdgemm.matrices.location import Location, parse_location
@@ -254,7 +254,14 @@ class Product:
             self._spec(self.b, device),
             c,
             reads_c=self.beta != 0,
+            exact_terms=self._exact_terms if device.widens else 0,
         )
+
+    @property
+    def _exact_terms(self) -> int:
+        if self.alpha != 1 or self.dtype != np.float64:
+            return 0
+        return exact_terms(self.a.matrix.dtype, self.b.matrix.dtype)
 
     def _spec(self, operand: Operand, device: DeviceSpec, *, in_place: bool = True) -> OperandSpec:
         matrix = operand.matrix

@@ -98,7 +98,8 @@ def learn_alone(device: str, problem: Problem, seconds: float, threads: int | No
 
 def _key(devices: Sequence[str], problem: Problem, threads: int | None) -> str:
     places = "".join(problem.spec(operand).place[0] for operand in ("A", "B", "C"))
-    parts = [*sorted(devices), problem.dtype, _shape_class(problem), places, str(threads or "all")]
+    dtype = f"{problem.factor_dtype}-" * bool(problem.exact_terms) + problem.dtype
+    parts = [*sorted(devices), dtype, _shape_class(problem), places, str(threads or "all")]
     return " ".join([platform.node(), *parts])
 
 

@@ -227,7 +227,7 @@ def _drawing(member: Member, rates: Rates) -> balance.PoolMember:
     """Return how a device draws: its largest tile, the speed expected of it, its granularity."""
     plan, spec = member.plan, member.device.spec
     learned = rates.found.get(spec.name)
-    flops = learned.flop_rate if learned else assumed(spec).flop_rate(plan.problem.dtype)
+    flops = learned.flop_rate if learned else assumed(spec).flop_rate(plan.problem.factor_dtype)
     per_element = plan.problem.k * flops_per_multiply_add(plan.problem.dtype)
     return balance.PoolMember(
         plan.tile[:2],

@@ -233,6 +233,8 @@ def plan_differences(
 ) -> list[str]:
     """Say why a plan made earlier cannot go on with this problem, these options, this device."""
     found = []
+    if plan.problem.exact_terms > problem.exact_terms:
+        found.append(f"sums had {plan.problem.exact_terms} exact terms, have {problem.exact_terms}")
     if _stored(plan.problem) != _stored(problem):
         found.append(f"the problem was {_stored(plan.problem)}, is {_stored(problem)}")
     for name in ("name", "unified", "granularity"):
@@ -261,4 +263,4 @@ def plan_differences(
 def _stored(problem: Problem) -> Problem:
     """Leave out how the operands meet the device: that is the plan's choice, not the command's."""
     a, b, c = (replace(spec, path="staged") for spec in (problem.a, problem.b, problem.c))
-    return replace(problem, a=a, b=b, c=c)
+    return replace(problem, a=a, b=b, c=c, exact_terms=0)

@@ -17,7 +17,7 @@ from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import NO_SLOTS, DeviceSpec, Overlap, Plan, planned_bytes
 from hdgemm.pipeline.timeline import Timeline, both
 from hdgemm.pipeline.walk import Layout
-from hdgemm.planning.case import checks_for
+from hdgemm.planning.case import checked_problem, checks_for
 from hdgemm.progress import ProgressMeter, Work
 from hdgemm.report import build_report
 from hdgemm.run._learned_rates import LEAST_SECONDS, learn_alone, load_rates
@@ -142,7 +142,7 @@ class _Run:
                 plan.device,
                 self.product.folder,
                 self.options.threads,
-                plan.problem.dtype,
+                plan.problem.factor_dtype,
                 mult1.flops / mult1.seconds,
             )
 
@@ -151,7 +151,7 @@ class _Run:
         earlier = None if self.checkpoint is None else self.checkpoint.plan
         if earlier is not None or plan is not None:
             device = self.session.device(name, self.options)
-            problem = self._problem_for(device, shared=False)
+            problem = checked_problem(self._problem_for(device, shared=False), self.options)
             if self.checkpoint is not None and earlier is not None:
                 self.checkpoint.check(problem, self.options, device.spec)
                 return Member(device.spec.name, device, earlier)

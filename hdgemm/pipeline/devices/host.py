@@ -13,6 +13,7 @@ from hdgemm.pipeline.devices.host_blas import SINGLE_THREADED, Gemm, routine_for
 from hdgemm.pipeline.devices.host_queue import GemmQueue, draws_blocks
 from hdgemm.pipeline.devices.page_buffer import PageBuffer
 from hdgemm.pipeline.devices.protocol import DONE, first_byte, view
+from hdgemm.pipeline.devices.widened_gemm import WidenedGemm
 from hdgemm.pipeline.plan import DeviceSpec
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         HostBuffer,
         Triangle,
     )
+    from hdgemm.pipeline.devices.widened_gemm import AnyGemm
     from hdgemm.pipeline.plan import Operand
 
 #: Multiply-adds from which a product is cut into blocks; threaded BLAS takes smaller ones.
@@ -52,7 +54,7 @@ class HostDevice:
     locks_pages = False
 
     def __init__(self, *, threads: int | None = None, draws: bool | None = None) -> None:
-        self.spec = DeviceSpec("host", unified=True)
+        self.spec = DeviceSpec("host", unified=True, widens=True)
         self._threads = threads or cores()
         self._draws = draws
         self._queue: GemmQueue | None = None
@@ -96,15 +98,27 @@ class HostDevice:
         if gemm.scalars[0] == 0:
             self.synchronize()
             _scale(gemm.scalars[1], c)
-        elif gemm.m * gemm.n * gemm.k >= _WORTH_DRAWING and self._draws_blocks():
+            return DONE
+        return self._multiply(gemm, a, b, c)
+
+    def gemm_exact(
+        self, a: Block, b: Block, beta: float, c: Block, terms: int, after: After
+    ) -> Completion:
+        """Queue a large product, as `gemm`."""
+        _wait_for(after)
+        factors = _gemm(1.0, a, b, 0.0, c)
+        factors.check()
+        return self._multiply(WidenedGemm(factors, host_view(c), beta, terms), a, b, c)
+
+    def _multiply(self, gemm: AnyGemm, a: Block, b: Block, c: Block) -> Completion:
+        if gemm.m * gemm.n * gemm.k >= _WORTH_DRAWING and self._draws_blocks():
             if self._queue is None or not self._queue.usable:
                 self._queue = GemmQueue(self._threads)
                 weakref.finalize(self, self._queue.stop).atexit = False
             return self._queue.submit(gemm, (a, b, c))
-        else:
-            self.synchronize()
-            with SINGLE_THREADED if _is_streamed(gemm, a, b) else nullcontext():
-                gemm.run()
+        self.synchronize()
+        with SINGLE_THREADED if _is_streamed(gemm, a, b) else nullcontext():
+            gemm.run()
         return DONE
 
     def trsm(self, a: Block, b: Block, form: Triangle, after: After) -> Completion:
@@ -193,7 +207,7 @@ def _wait_for(after: After) -> None:
 
 
 def _gemm(alpha: complex, a: Block, b: Block, beta: complex, c: Block) -> Gemm:
-    dtype = c.tile.dtype
+    dtype = a.tile.dtype
     return Gemm(
         routine_for(dtype),
         np.array([alpha, beta]).astype(dtype),
@@ -211,7 +225,7 @@ def _gemm(alpha: complex, a: Block, b: Block, beta: complex, c: Block) -> Gemm:
     )
 
 
-def _is_streamed(gemm: Gemm, a: Block, b: Block) -> bool:
+def _is_streamed(gemm: AnyGemm, a: Block, b: Block) -> bool:
     """Say whether a loaded tile is multiplied by a few rows or columns."""
     larger = a if gemm.m >= gemm.n else b
     return min(gemm.m, gemm.n) <= _FEW and not isinstance(larger.tile.buffer, np.ndarray)

@@ -72,6 +72,11 @@ class Gemm(NamedTuple):
     c: int
     ldc: int
 
+    @property
+    def c_itemsize(self) -> int:
+        """Bytes of an element of C."""
+        return self.scalars.itemsize
+
     def check(self) -> None:
         """Raise `InputError` when an extent exceeds the integers of this BLAS."""
         largest = max(self.m, self.n, self.k, self.lda, self.ldb, self.ldc)
@@ -90,6 +95,15 @@ class Gemm(NamedTuple):
             a=self.a + row * size * (1 if self.trans_a else self.lda),
             b=self.b + col * size * (self.ldb if self.trans_b else 1),
             c=self.c + (row * self.ldc + col) * size,
+        )
+
+    def terms(self, first: int, count: int) -> Gemm:
+        """Return the product of some columns of op(A) and the same rows of op(B)."""
+        size = self.scalars.itemsize
+        return self._replace(
+            k=count,
+            a=self.a + first * size * (self.lda if self.trans_a else 1),
+            b=self.b + first * size * (1 if self.trans_b else self.ldb),
         )
 
     def run(self) -> None:

@@ -21,7 +21,7 @@ from hdgemm.pipeline.devices.host_blas import SINGLE_THREADED
 from hdgemm.pipeline.sync import Worker
 
 if TYPE_CHECKING:
-    from hdgemm.pipeline.devices.host_blas import Gemm
+    from hdgemm.pipeline.devices.widened_gemm import AnyGemm
 
 #: Largest extents of a block. Each call packs its parts of A and B anew, which costs core time,
 #: 17/rows + 48/columns of it (fitted to measurements): 4 % in blocks of 1024×2048, 2 % in these.
@@ -90,7 +90,7 @@ class QueuedGemm:
 
     def __init__(
         self,
-        gemm: Gemm,
+        gemm: AnyGemm,
         operands: object,
         blocks: list[tuple[int, int, int, int]],
         before: list[QueuedGemm],
@@ -111,7 +111,7 @@ class QueuedGemm:
         """No block is waiting or being multiplied."""
         return not self._unfinished
 
-    def writes_to(self, gemm: Gemm) -> bool:
+    def writes_to(self, gemm: AnyGemm) -> bool:
         """Say whether the address ranges of both tiles of C overlap."""
         start, end = _addresses(self._gemm)
         first, last = _addresses(gemm)
@@ -126,7 +126,7 @@ class QueuedGemm:
                 return number
         return None
 
-    def holds(self, later: Gemm, number: int) -> bool:
+    def holds(self, later: AnyGemm, number: int) -> bool:
         """Say whether a block of a later product must wait for this one."""
         own = self._gemm
         if (own.c, own.m, own.n, own.ldc) == (later.c, later.m, later.n, later.ldc):
@@ -187,9 +187,9 @@ class QueuedGemm:
         return self._start, self._end
 
 
-def _addresses(gemm: Gemm) -> tuple[int, int]:
+def _addresses(gemm: AnyGemm) -> tuple[int, int]:
     elements = (gemm.m - 1) * gemm.ldc + gemm.n
-    return gemm.c, gemm.c + elements * gemm.scalars.itemsize
+    return gemm.c, gemm.c + elements * gemm.c_itemsize
 
 
 class GemmQueue:
@@ -220,7 +220,7 @@ class GemmQueue:
         """False in a forked child, which has none of the threads."""
         return os.getpid() == self._process
 
-    def submit(self, gemm: Gemm, operands: object) -> QueuedGemm:
+    def submit(self, gemm: AnyGemm, operands: object) -> QueuedGemm:
         """Queue a product, once fewer than two are unfinished; `operands` keeps its memory."""
         blocks = cut(gemm.m, gemm.n, self._least)
         with self._changed:

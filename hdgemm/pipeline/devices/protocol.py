@@ -7,7 +7,7 @@ synchronous one `DONE`, after the work.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -192,6 +192,26 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Free the device's own memory, queues and threads."""
+
+
+@runtime_checkable
+class WideningDevice(Device, Protocol):
+    """A device that multiplies integers in half of C's precision and adds their sums in C's."""
+
+    def gemm_exact(
+        self, a: Block, b: Block, beta: float, c: Block, terms: int, after: After
+    ) -> Completion:
+        """mult1: C := A·B + beta·C, where sums of `terms` products are exact in A's precision.
+
+        A and B have half of C's precision, else as `gemm`.
+        """
+
+
+def widening(device: Device) -> WideningDevice:
+    """Return a device as what its `spec.widens` says it is."""
+    if not isinstance(device, WideningDevice):
+        raise DeviceError(f"{device.spec.name} cannot add products of half the precision")
+    return device
 
 
 class Triangle(NamedTuple):
