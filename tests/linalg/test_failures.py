@@ -15,6 +15,7 @@ from hdgemm.errors import MatrixIOError
 from hdgemm.linalg import cho_factor, cholesky, lu_factor
 from hdgemm.linalg.slabs import cholesky as cholesky_elimination, slab, slab as input_checks
 from hdgemm.linalg.slabs.pipeline import SlabPipeline
+from hdgemm.matrices.draft import wait_for_freed_space
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile
 from tests.counting import nth_call
@@ -301,6 +302,7 @@ def test_a_failed_call_keeps_no_file_open(tmp_path, call):
     np.save(tmp_path / "A.npy", a)
     with pytest.raises(hdgemm.InputError, match="infs or NaNs") as caught:
         call(tmp_path / "A.npy", tmp_path / "F.npy", options=SLABS)
+    wait_for_freed_space()
     # The error, which `caught` holds, refers to the frames of the call.
     held = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
     assert not [path for path in held if path.is_relative_to(tmp_path)], caught.value
