@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hdgemm import InputError, MatrixIOError, Options, dgemm, multiply
+from hdgemm.matrices.draft import wait_for_freed_space
 from hdgemm.matrices.files import BlockFile
 from tests.run.folder import N, contents
 
@@ -182,6 +183,7 @@ def test_files_are_closed_without_the_garbage_collector(matrices, verify, device
         raise InputError("enough")
 
     def opened():
+        wait_for_freed_space()
         links = (path for path in Path("/proc/self/fd").iterdir() if path.exists())
         return [str(path.readlink()) for path in links if path.resolve().parent == matrices]
 
