@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 #: 17/rows + 48/columns of it (fitted to measurements): 4 % in blocks of 1024×2048, 2 % in these.
 _ROWS: Final = 2048
 _COLS: Final = 4096
-#: A block with more columns for each row is cut between columns, which then costs less. A tile of
-#: 1024×8192 is cut into blocks of 512×4096: files of order 8192 took 2 % less time than with blocks
-#: of 1024×2048.
+#: A block with more columns for each row is cut between columns, which then costs less.
 _WIDE: Final = 4
-#: Blocks for each core, at least, where that leaves them larger than `_SMALL` in both extents.
-_PER_CORE: Final = 2
+#: There is a block for each core, at least, where that leaves it larger than this in both extents.
+#: Two blocks for each core took 3 % longer on quiet cores (files of order 4096), and no less time
+#: beside a process that burns half a core: the faster core goes on with the next products.
 _SMALL: Final = 384
 #: Extents of blocks are multiples of this: BLAS kernels work on whole register tiles.
 _QUANTUM: Final = 64
-#: Products that may be unfinished at once: the one being multiplied, and the next.
-_AHEAD: Final = 2
+#: Products that may be unfinished at once: the one being multiplied, and those that a faster core
+#: begins meanwhile. Slots for their tiles limit them too.
+_AHEAD: Final = 3
 #: In the cache folder; an entry for each machine and number of threads.
 _FILE: Final = "host_gemm.json"
 #: Drawing is kept down to this speed relative to threaded BLAS. The measured steps are cut into
@@ -200,7 +200,7 @@ class GemmQueue:
     """
 
     def __init__(self, threads: int) -> None:
-        self._least = _PER_CORE * cores()
+        self._least = cores()
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._queued: list[QueuedGemm] = []
@@ -221,7 +221,7 @@ class GemmQueue:
         return os.getpid() == self._process
 
     def submit(self, gemm: AnyGemm, operands: object) -> QueuedGemm:
-        """Queue a product, once fewer than two are unfinished; `operands` keeps its memory."""
+        """Queue a product, once fewer than `_AHEAD` are unfinished; `operands` keeps its memory."""
         blocks = cut(gemm.m, gemm.n, self._least)
         with self._changed:
             while self._unfinished >= _AHEAD:

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 import hdgemm
 from hdgemm.machine.benchmarks import measure_drawing
-from hdgemm.pipeline.devices import host, host_blas
+from hdgemm.pipeline.devices import host, host_blas, host_queue
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.host_blas import Gemm
 from hdgemm.pipeline.devices.host_queue import cut, remember_drawing
@@ -215,6 +215,7 @@ def test_an_error_in_a_block_reaches_the_one_who_waits(monkeypatch):
 
 def test_an_interrupted_wait_drops_the_blocks_that_nobody_has_drawn(monkeypatch):
     slow = Slow(monkeypatch, signals_at=3)
+    monkeypatch.setattr(host_queue, "_ROWS", 512)
     # SIGINT may be ignored in this process.
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     try:
@@ -226,7 +227,7 @@ def test_an_interrupted_wait_drops_the_blocks_that_nobody_has_drawn(monkeypatch)
         assert slow.running == 0
         found = slow.blocks
         device.close()
-        assert slow.blocks == found < len(cut(4000, 4000, 8))
+        assert slow.blocks == found < len(cut(4000, 4000, 1))
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -260,6 +261,7 @@ def test_concurrent_products_leave_the_callers_setting():
 
 def test_an_interrupted_product_in_ram_writes_nothing_afterwards(monkeypatch):
     slow, before = Slow(monkeypatch, signals_at=3), settings()
+    monkeypatch.setattr(host_queue, "_ROWS", 512)
     handler = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     try:
         x, c = np.ones((3000, 100)), np.zeros((3000, 3000))
@@ -269,7 +271,7 @@ def test_an_interrupted_product_in_ram_writes_nothing_afterwards(monkeypatch):
         signal.signal(signal.SIGUSR1, handler)
     assert slow.running == 0
     assert settings() == before
-    assert slow.blocks < len(cut(3000, 3000, 8))
+    assert slow.blocks < len(cut(3000, 3000, 1))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
