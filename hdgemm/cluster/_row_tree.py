@@ -123,14 +123,12 @@ class RowTree:
         """
         distributed = load_extra("distributed", "a cluster needs distributed", "dask")
         sent = self._submit(carried, self._job)
-        for node in self._nodes:
-            if not node.children:
-                self._attempt(node, sent)
+        self._begin_pieces(sent)
         while True:
             check()
             live = {each.awaited: (n, each) for n in self._nodes for each in n.attempts}
             with suppress(TimeoutError):
-                distributed.wait(live, timeout=_LOOK_SECONDS, return_when="FIRST_COMPLETED")
+                distributed.wait(list(live), timeout=_LOOK_SECONDS, return_when="FIRST_COMPLETED")
             for future in [future for future in live if future.done()]:
                 node, attempt = live[future]
                 if attempt in node.attempts and self._finish(node, attempt, sent, record):
@@ -148,10 +146,25 @@ class RowTree:
             if node.result is not None:
                 node.result.release()
 
-    def _submit(self, function: Any, *arguments: Any, **how: Any) -> Any:
-        name = f"hdgemm-{function.__name__}-{self._job.name}-{self._submitted}"
+    def _key(self, function: Any) -> tuple[str, int]:
+        """Return a key that no other task has, in the function's task group of this pass."""
         self._submitted += 1
-        return self._client.submit(function, *arguments, key=name, **how)
+        return f"hdgemm-{function.__name__}-{self._job.name}", self._submitted
+
+    def _submit(self, function: Any, *arguments: Any, **how: Any) -> Any:
+        return self._client.submit(function, *arguments, key=self._key(function), **how)
+
+    def _begin_pieces(self, sent: Any) -> None:
+        """Compute all pieces, in one graph: the scheduler queues the tasks of a large group until a
+        worker is idle, where it would give them one by one to the worker that has the job.
+        """
+        pieces = [node for node in self._nodes if not node.children]
+        places = zip(*(node.place for node in pieces), strict=True)
+        keys = [[self._key(each) for _ in pieces] for each in (reduce_rows, receipt_of)]
+        results = self._client.map(reduce_rows, [sent] * len(pieces), *places, key=keys[0])
+        receipts = self._client.map(receipt_of, results, key=keys[1], priority=1)
+        for node, result, receipt in zip(pieces, results, receipts, strict=True):
+            node.attempts.append(_Attempt(result, receipt, time.perf_counter()))
 
     def _attempt(self, node: _Node, sent: Any, workers: Sequence[str] = ()) -> None:
         """Compute a node, on some of the workers or on any."""
@@ -281,9 +294,10 @@ def _forget_attempts(node: _Node) -> None:
         each.attempts.clear()
 
 
-def _is_piece(key: str) -> bool:
+def _is_piece(key: str | tuple[Any, ...]) -> bool:
     """Say whether a task reduces a piece of the rows."""
-    return key.startswith(f"hdgemm-{reduce_rows.__name__}-")
+    group = key[0] if isinstance(key, tuple) else key
+    return str(group).startswith(f"hdgemm-{reduce_rows.__name__}-")
 
 
 def _tree(places: Sequence[tuple[int, int]]) -> _Node:

@@ -92,6 +92,7 @@ class QrFactorisation:
         shape: tuple[int, int],
         *,
         over_a: bool = False,
+        order: str = "F",
         command: Command | None = None,
     ) -> Output:
         """Describe a result; without `out`, `over_a` puts it in the place of A."""
@@ -99,16 +100,16 @@ class QrFactorisation:
             out,
             self._a,
             self.source,
-            order="F",
+            order=order,
             overwrite_a=over_a,
             dtype=self.dtype,
             shape=shape,
             command=command,
         )
 
-    def output_r(self, out: Any, rows: int) -> Output:
+    def output_r(self, out: Any, rows: int, order: str = "F") -> Output:
         """Describe R."""
-        return self.output(out, (rows, self.source.shape[1]))
+        return self.output(out, (rows, self.source.shape[1]), order=order)
 
     def scratch(self, beside: Output) -> Output:
         """Describe the place of reflectors that are not a result: over A, or a matrix of k columns

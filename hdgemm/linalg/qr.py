@@ -418,7 +418,9 @@ def _tall(
     qr: QrFactorisation, rows: RowPlan, r_out: Any, command: Command
 ) -> Prepared[tuple[Any, ...]]:
     """Prepare the R of a tall matrix, in one pass over its rows."""
-    r_output = qr.output_r(r_out, _rows_of_r(qr.source.shape, r_out))
+    # The n rows of a new array lie together: pages of its other rows, of zeros, are not touched.
+    order = "C" if r_out is None else "F"
+    r_output = qr.output_r(r_out, _rows_of_r(qr.source.shape, r_out), order)
 
     def run() -> tuple[Any, ...]:
         with ExitStack() as stack:

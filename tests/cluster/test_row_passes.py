@@ -5,6 +5,7 @@ import json
 import signal
 import threading
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import distributed
@@ -66,18 +67,41 @@ def test_results_are_those_of_one_machine(client, case):
     assert "workers" in str(report.plan)
 
 
-def test_bits_do_not_depend_on_the_workers(client, cluster, case):
+def test_bits_do_not_depend_on_the_workers(client, cluster, case, monkeypatch):
     folder, *_ = case
     found = []
     for workers in (None, [next(iter(cluster.scheduler_info["workers"]))]):
-        kept = client.submit
-        if workers:
-            client.submit = lambda *given, kept=kept, workers=workers, **named: kept(
-                *given, workers=workers, **named
-            )
+        for method in ("submit", "map") if workers else ():
+            monkeypatch.setattr(client, method, partial(getattr(client, method), workers=workers))
         with row_passes(client, options=TILES):
             found.append(linalg.qr(folder / "A.npy", mode="r")[0].tobytes())
     assert found[0] == found[1]
+
+
+def test_each_pass_gives_pieces_to_all_workers(client, case):
+    """Also when the scheduler knows groups of tasks of earlier passes."""
+    folder, *_ = case
+    for _ in range(6):
+        events = []
+        with row_passes(client, options=TILES):
+            linalg.norm(folder / "A.npy", observer=events.append)
+        assert len({event.device for event in events}) == len(client.nthreads()) > 1
+
+
+def test_the_client_sleeps_until_a_piece_is_reduced(client, case, monkeypatch):
+    folder, *_ = case
+    kept, woken = distributed.wait, []
+
+    def wait(futures, **how):
+        found = kept(futures, **how)  # or TimeoutError
+        woken.append(any(future.done() for future in futures))
+        return found
+
+    monkeypatch.setattr(distributed, "wait", wait)
+    with row_passes(client, options=TILES):
+        linalg.norm(folder / "A.npy")
+    assert woken
+    assert all(woken)
 
 
 def test_passes_that_store_rows_run_in_this_process(client, case):
