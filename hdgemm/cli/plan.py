@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hdgemm.mpi.plan import MpiPlan
 
 Pivoting: TypeAlias = Literal["partial", "tournament"]
+Assumed: TypeAlias = Literal["gen", "pos"]
 
 
 def command(
@@ -70,6 +71,9 @@ def command(
     pivoting: Annotated[
         Pivoting, typer.Option(help="With --ranks, and solve or lu: how pivots are chosen.")
     ] = "partial",
+    assume_a: Annotated[
+        Assumed, typer.Option(help="With --ranks and solve: pos plans Cholesky's method.")
+    ] = "gen",
     as_json: args.Json = False,
 ) -> None:
     """Print the plan of a run: tiles, bytes, memory, expected seconds.
@@ -99,12 +103,15 @@ def command(
             "storage": storage,
             "refine": "float32" if refine else None,
             "pivoting": pivoting,
+            "assume_a": assume_a,
         }
         print_result(_over_mpi(what, on_ranks), as_json=as_json)
         return
-    if link is not None or gflops is not None or refine or pivoting != "partial":
+    chosen = refine or pivoting != "partial" or assume_a != "gen"
+    if link is not None or gflops is not None or chosen:
         raise InputError(
-            "--link, --gflops, --refine and --pivoting describe ranks of MPI: give --ranks, too"
+            "--link, --gflops, --refine, --pivoting and --assume-a describe ranks of MPI: give "
+            "--ranks, too"
         )
     if _is_routine(what[0]):
         given: dict[str, Any] = {

@@ -154,8 +154,9 @@ class Communicator:
 class Mpi(Communicator):
     """A communicator of mpi4py."""
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Any, siblings: list[Mpi] | None = None) -> None:
         self._comm = comm
+        self._siblings = siblings  # the groups of the communicator that this one was split from
         self._groups: list[Mpi] = []
         self.rank: int = comm.rank
         self.size: int = comm.size
@@ -169,15 +170,17 @@ class Mpi(Communicator):
 
     def split(self, color: int, key: int) -> Mpi:
         """Split the communicator (MPI_Comm_split)."""
-        group = Mpi(self._comm.Split(color, key))
+        group = Mpi(self._comm.Split(color, key), self._groups)
         self._groups.append(group)
         return group
 
     def free(self) -> None:
         """Free the communicator and all that were split from it (MPI_Comm_free)."""
         while self._groups:
-            self._groups.pop().free()
+            self._groups[-1].free()
         self._comm.Free()
+        if self._siblings is not None:
+            self._siblings.remove(self)
 
     def broadcast(self, array: NDArray[Any], root: int) -> None:
         """Broadcast in place (MPI_Bcast)."""

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from hdgemm.errors import InputError
-from hdgemm.mpi.communicator import world
+from hdgemm.mpi.communicator import Mpi, world
 from tests.mpi.ranks import CASES, MPIEXEC, mpiexec, ranks_of
 
 pytestmark = pytest.mark.skipif(
@@ -24,6 +24,27 @@ pytestmark = pytest.mark.skipif(
 def test_every_variant_solves_the_system_on_every_grid(mpi, grids):
     done = mpiexec(ranks_of(grids), "-m", "mpi4py", "-m", "tests.mpi.mpi_child", *grids, mpi=mpi)
     assert done.stdout.splitlines() == ["ok"], done.stderr
+
+
+def test_each_group_is_freed_once_with_the_groups_that_were_split_from_it():
+    freed = []
+
+    def comm(name):
+        return SimpleNamespace(
+            rank=0,
+            size=1,
+            Split=lambda color, key: comm(f"{name}{color}"),
+            Free=lambda: freed.append(name),
+        )
+
+    whole = Mpi(comm("w"))
+    first = whole.split(1, 0)
+    whole.split(2, 0)
+    first.split(3, 0)
+    first.free()
+    assert freed == ["w13", "w1"]
+    whole.free()
+    assert freed == ["w13", "w1", "w2", "w"]
 
 
 def test_the_command_runs_under_mpiexec():

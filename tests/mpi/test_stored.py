@@ -449,6 +449,13 @@ def test_the_plan_refuses_with_the_missing_bytes_and_the_ranks_that_suffice():
     assert "8×8 ranks of 900 GFLOP/s" in done.output
 
 
+def test_the_command_plans_systems_of_positive_definite_matrices():
+    words = ["plan", "solve", "500", "--assume-a", "pos"]
+    assert "give --ranks" in str(CliRunner().invoke(app, words).exception)
+    done = CliRunner().invoke(app, [*words, "--ranks", "4", "--gflops", "9"])
+    assert "float64, positive definite" in done.output
+
+
 def test_the_plan_goes_by_slabs_where_the_memory_is_too_small():
     how = {"ranks": 4, "host_memory": "100GB", "rate": 1e12}
     n, square = 500_000, 8 * 500_000**2
