@@ -46,8 +46,14 @@ class Outputs:
 
     def check(self) -> None:
         """Refuse before the run what could not be written after it."""
+        written: dict[Path, str] = {}
         for name, suffix in _SUFFIXES.items():
-            check_file(getattr(self, name), f"--{name}", suffix)
+            path: Path | None = getattr(self, name)
+            check_file(path, f"--{name}", suffix)
+            if path is None:
+                continue
+            if (other := written.setdefault(path.resolve(), name)) != name:
+                raise InputError(f"--{other} and --{name} write the same file {path}: name two")
 
     def show(
         self, label: str, call: Call, view: Callable[[str], ProgressView] | None = None

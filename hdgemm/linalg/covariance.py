@@ -15,7 +15,7 @@ from hdgemm.call.operands import open_columns
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
-from hdgemm.errors import InputError, InputTypeError
+from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
 from hdgemm.linalg.planning.rows import rows_for
 from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.checkpoint import checksum_of, durable_rows, recorded_rows
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.call.keywords import Out, Source, Stored, Where
+    from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.matrices.stored import StoredMatrix
 
 
 @overload
@@ -389,9 +392,7 @@ def _prepare(
         rows = TallRows(view, np.dtype(kept), ones=True, weights=own, check_finite=False)
         n = view.shape[1]
         result = Result.of(out, a, source, (n, n), rows.dtype)
-        plan = recorded_rows(call, result.given) or rows_for(
-            rows.shape, [moments_work(rows.shape)], folder_of(source), run
-        )
+        plan = recorded_rows(call, result.given) or _plan(rows, source, run, rowvar=rowvar)
         facts = facts_of(name, source.shape, rows.dtype.name, run.options)
         decisive = {
             "routine": name,
@@ -419,6 +420,19 @@ def _prepare(
             return result.value(target)
 
         yield Prepared(JointPlan(facts, (plan,)), compute)
+
+
+def _plan(rows: TallRows, source: StoredMatrix, run: OpenRun, *, rowvar: bool) -> RowPlan:
+    """Return the plan of the pass; where a tall matrix does not fit, say what `rowvar` does."""
+    shape = rows.shape
+    try:
+        return rows_for(shape, [moments_work(shape)], folder_of(source), run)
+    except DoesNotFitError as error:
+        m, n = source.shape
+        if rowvar and m > n:
+            advice = f"with rowvar=False the {n:,} columns are variables, not the {m:,} rows"
+            error.args = (f"{error}; {advice}",)
+        raise
 
 
 def _moments(rows: TallRows, passes: Passes, plan: Any) -> Moments:

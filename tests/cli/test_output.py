@@ -133,6 +133,13 @@ def test_a_suffix_of_another_format_is_refused(run, tmp_path, arguments):
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_two_outputs_in_one_file_are_refused(run, tmp_path):
+    done = run(*PRODUCT, "--out", "D.npy", "--report", "r.json", "--trace", "./r.json")
+    assert done.returncode == 2
+    assert "--trace and --report write the same file" in " ".join(done.stderr.split())
+    assert not (tmp_path / "D.npy").exists()
+
+
 def test_names_without_a_suffix_and_new_suffixes_are_taken(run):
     for out in ("D", "D.v2", "E.NPY"):
         assert run(*PRODUCT, "--out", out, "-q").returncode == 0
