@@ -107,8 +107,8 @@ def command(
         }
         print_result(_over_mpi(what, on_ranks), as_json=as_json)
         return
-    chosen = refine or pivoting != "partial" or assume_a != "gen"
-    if link is not None or gflops is not None or chosen:
+    of_ranks = link is not None, gflops is not None, refine
+    if any((*of_ranks, pivoting != "partial", assume_a != "gen")):
         raise InputError(
             "--link, --gflops, --refine, --pivoting and --assume-a describe ranks of MPI: give "
             "--ranks, too"

@@ -123,7 +123,7 @@ class FileDraft(Draft[FileMatrix]):
         give_name(self.matrix.file, self.path)
 
     def discard(self) -> None:
-        """Do as any draft; a thread frees the space."""
+        """Remove it, as any draft; a thread frees its space."""
         if self._open:
             with _freed_later(Path(f"/proc/self/fd/{self.matrix.file.fileno()}")):
                 super().discard()

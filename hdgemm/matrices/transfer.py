@@ -240,7 +240,8 @@ class Pool:
     Callers may be interrupted anywhere. An interrupt inside `threading.Condition` or `Event` can
     leave it locked, or lose a notification, and from Python 3.14 on one between the acquisition of
     a lock and the block of its `with` leaves the lock locked. So callers use single operations of
-    `deque` and `SimpleQueue`, whose C code runs as a whole, and acquire a lock within ``try``.
+    `deque` and `SimpleQueue`, whose C code no interrupt divides, and where they need a lock, they
+    acquire it inside the ``try`` that releases it.
     """
 
     def __init__(self, threads: int, name: str) -> None:

@@ -110,7 +110,7 @@ class Stages:
     def _add_old(self, rect: Rect, tile: NDArray[Any]) -> None:
         scratch = self._memory.scratch
         assert scratch is not None  # noqa: S101  (a plan that reads C holds scratch)
-        factor = self._memory.dtype.type(self._beta)
+        factor = self._plan.problem.tile_dtype("C").type(self._beta)
         self._operands.old_c.add_to(rect.row, rect.col, factor, tile, scratch.array)
 
     def _input(self, operand: Operand, number: int, part: Rect) -> Block:

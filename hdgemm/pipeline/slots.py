@@ -157,7 +157,6 @@ class SlotMemory:
         self._keeps = cache is not None
         self._operands = operands
         self._taken: list[tuple[Kind, Buffer]] = []
-        self.dtype = np.dtype(plan.problem.dtype)
         self._dtypes = {operand: plan.problem.tile_dtype(operand) for operand in OPERANDS}
         self._unified = plan.device.unified
         specs = {operand: plan.problem.spec(operand) for operand in OPERANDS}

@@ -51,7 +51,7 @@ class RowShape(NamedTuple):
     """The rows that a pass reads: m×n of A and m×p of B beside it, as they are in memory.
 
     The first `made` columns of A are made in memory: a column of ones. With `in_place`, A is an
-    array whose rows need no copy, and is not read.
+    array that is reduced where it lies: its rows are neither read nor copied.
     """
 
     m: int

@@ -200,9 +200,10 @@ class RFactor(Reducer):
 
 
 def r_and_qb(n: int, p: int, dtype: np.dtype[Any]) -> RFactor | Triangle:
-    """Return the reducer to the R of A (m×n), Q^H·B for p columns of B, and what is left of B.
+    """Return a reducer that finds R of A (m×n), Q^H·B for p columns of B, and sums of residuals.
 
-    For many columns, the triangle of what is left has many more operations than Q^H·B.
+    The R of [A | B] takes p² more operations for each row: where p is large, Householder's method
+    is faster.
     """
     return RFactor(n, dtype, p) if takes_sums(n, p) else Triangle.zeros(n, p, dtype)
 

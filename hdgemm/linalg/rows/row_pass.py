@@ -224,7 +224,7 @@ class RowPass:
     def _array(self) -> NDArray[Any] | None:
         """A, where the reducers can work in it."""
         rows, last = self._rows, self._reducers[-1]
-        array = None if last.overwrites or rows.b is not None else rows.array
+        array = rows.array if rows.shape.in_place and not last.overwrites else None
         fits = array is not None and (not self._column_major or array.flags.f_contiguous)
         return array if fits else None
 

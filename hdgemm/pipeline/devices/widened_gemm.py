@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 #: Either product; `host_queue` draws blocks of both.
 AnyGemm: TypeAlias = "Gemm | WidenedGemm"
-#: Largest extents of the rectangles of C whose sums one thread holds: they stay in the cache of a
-#: core, and BLAS packs A and B for them in 4 % of the time.
+#: Largest extents of a rectangle of C that a thread sums at once: its sums stay in the core's
+#: cache, and BLAS needs 4 % of its time to pack A and B for it.
 _ROWS: Final = 512
 _COLS: Final = 1024
 #: Bytes of these sums, in float32.
@@ -88,7 +88,7 @@ class WidenedGemm(NamedTuple):
         )
 
     def run(self) -> None:
-        """Compute C by rectangles whose sums fit the scratch memory."""
+        """Compute C rectangle by rectangle: the sums of each fit the scratch memory."""
         wide = min(self.n, _COLS)
         high = min(self.m, _ROWS * _COLS // wide)
         for row in range(0, self.m, high):
