@@ -8,36 +8,67 @@ import typer
 
 from hdgemm.cli import arguments as args
 from hdgemm.cli.output import print_plans, print_result
-from hdgemm.dtypes import StoredDTypeName  # noqa: TC001  (Typer reads it)
+from hdgemm.dtypes import StoredDTypeName
 from hdgemm.errors import InputError
 from hdgemm.routines.registry import planned
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hdgemm.call.plans import LinearPlan
     from hdgemm.mpi.plan import MpiPlan
+    from hdgemm.pipeline.plan import Plan
 
 Pivoting: TypeAlias = Literal["partial", "tournament"]
 Assumed: TypeAlias = Literal["gen", "pos"]
 
+What = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="M N K | A B | ROUTINE N | ROUTINE A",
+        help="The extents m n k, or the files A and B; or one of "
+        f"{', '.join(planned())}, and the order n, the extents m n, or the files; for systems "
+        "the order n, n and the number of right-hand sides, or the files A and B.",
+    ),
+]
+StoredDType = Annotated[
+    StoredDTypeName, typer.Option(help="Type of the stored elements, with extents.")
+]
+Result = Annotated[str | None, typer.Option(help="Where C would go, with A B.")]
+OldC = Annotated[str | None, typer.Option(help="The old C, with A B.")]
+Beta = Annotated[str, typer.Option(help="Factor of the old C; 0 never reads it.")]
+VerifyTiles = Annotated[
+    bool, typer.Option("--verify-tiles", help="Plan for checks of each tile of C.")
+]
+Ranks = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Plan solve, lu or cholesky over MPI on N ranks."),
+]
+Link = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="With --ranks: bytes/s of a rank's link. Default: 10GB."),
+]
+Gflops = Annotated[
+    float | None,
+    typer.Option(help="With --ranks: GFLOP/s of a rank. Default: measured on this machine."),
+]
+Refine = Annotated[
+    bool, typer.Option("--refine", help="With --ranks and solve: refined from float32.")
+]
+PivotingName = Annotated[
+    Pivoting, typer.Option(help="With --ranks, and solve or lu: how pivots are chosen.")
+]
+AssumedA = Annotated[
+    Assumed, typer.Option(help="With --ranks and solve: pos plans Cholesky's method.")
+]
+
 
 def command(
-    what: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="M N K | A B | ROUTINE N | ROUTINE A",
-            help="The extents m n k, or the files A and B; or one of "
-            f"{', '.join(planned())}, and the order n, the extents m n, or the files; for systems "
-            "the order n, n and the number of right-hand sides, or the files A and B.",
-        ),
-    ],
-    dtype: Annotated[
-        StoredDTypeName, typer.Option(help="Type of the stored elements, with extents.")
-    ] = "float64",
-    out: Annotated[str | None, typer.Option(help="Where C would go, with A B.")] = None,
-    c: Annotated[str | None, typer.Option(help="The old C, with A B.")] = None,
-    beta: Annotated[str, typer.Option(help="Factor of the old C; 0 never reads it.")] = "0",
+    what: What,
+    dtype: StoredDType = "float64",
+    out: Result = None,
+    c: OldC = None,
+    beta: Beta = "0",
     *,
     trans_a: args.TransA = False,
     trans_b: args.TransB = False,
@@ -47,33 +78,16 @@ def command(
     threads: args.Threads = None,
     strategy: args.StrategyName = None,
     tile: args.Tile = None,
-    verify_tiles: Annotated[
-        bool, typer.Option("--verify-tiles", help="Plan for checks of each tile of C.")
-    ] = False,
+    verify_tiles: VerifyTiles = False,
     checkpoint: args.Checkpoint = False,
     cluster: args.Cluster = None,
     storage: args.Storage = None,
-    ranks: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Plan solve, lu or cholesky over MPI on N ranks."),
-    ] = None,
-    link: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="With --ranks: bytes/s of a rank's link. Default: 10GB."),
-    ] = None,
-    gflops: Annotated[
-        float | None,
-        typer.Option(help="With --ranks: GFLOP/s of a rank. Default: measured on this machine."),
-    ] = None,
-    refine: Annotated[
-        bool, typer.Option("--refine", help="With --ranks and solve: refined from float32.")
-    ] = False,
-    pivoting: Annotated[
-        Pivoting, typer.Option(help="With --ranks, and solve or lu: how pivots are chosen.")
-    ] = "partial",
-    assume_a: Annotated[
-        Assumed, typer.Option(help="With --ranks and solve: pos plans Cholesky's method.")
-    ] = "gen",
+    ranks: Ranks = None,
+    link: Link = None,
+    gflops: Gflops = None,
+    refine: Refine = False,
+    pivoting: PivotingName = "partial",
+    assume_a: AssumedA = "gen",
     as_json: args.Json = False,
 ) -> None:
     """Print the plan of a run: tiles, bytes, memory, expected seconds.
@@ -90,29 +104,18 @@ def command(
         tile=tile,
         verify="tiles" if verify_tiles else None,
     )
-
-    from hdgemm.preflight import plan, plan_shape
-
+    of_ranks: dict[str, Any] = {
+        "link": link,
+        "rate": None if gflops is None else gflops * 1e9,
+        "refine": "float32" if refine else None,
+        "pivoting": pivoting,
+        "assume_a": assume_a,
+    }
     if ranks is not None:
-        on_ranks = {
-            "ranks": ranks,
-            "dtype": dtype,
-            "host_memory": host_memory,
-            "link": link,
-            "rate": None if gflops is None else gflops * 1e9,
-            "storage": storage,
-            "refine": "float32" if refine else None,
-            "pivoting": pivoting,
-            "assume_a": assume_a,
-        }
-        print_result(_over_mpi(what, on_ranks), as_json=as_json)
+        of_ranks |= {"dtype": dtype, "host_memory": host_memory, "storage": storage}
+        print_result(_over_mpi(what, {"ranks": ranks, **of_ranks}), as_json=as_json)
         return
-    of_ranks = link is not None, gflops is not None, refine
-    if any((*of_ranks, pivoting != "partial", assume_a != "gen")):
-        raise InputError(
-            "--link, --gflops, --refine, --pivoting and --assume-a describe ranks of MPI: give "
-            "--ranks, too"
-        )
+    _refuse_without_ranks(of_ranks)
     if _is_routine(what[0]):
         given: dict[str, Any] = {
             "options": options,
@@ -123,42 +126,63 @@ def command(
             given["trans"] = 1
         print_result(_of_routine(what, dtype, given), as_json=as_json)
         return
+    product: dict[str, Any] = {
+        "beta": args.parse_scalar(beta),
+        "c": c,
+        "out": out or "C.npy",
+        "trans_a": trans_a,
+        "trans_b": trans_b,
+        "options": options,
+    }
+    shape: dict[str, Any] = {"dtype": dtype, "options": options}
     if cluster is not None:
-        from hdgemm.cli.cluster import plan_on_cluster
-
-        if len(what) == 3:
-            shape = {"dtype": dtype, "options": options}
-            plan_on_cluster(cluster, _extents(what), shape, storage=storage, as_json=as_json)
-            return
-        if len(what) != 2:
-            raise InputError(f"plan --cluster takes M N K or A B, got {len(what)} arguments")
-        product = {
-            "beta": args.parse_scalar(beta),
-            "c": c,
-            "out": out or "C.npy",
-            "trans_a": trans_a,
-            "trans_b": trans_b,
-            "options": options,
-        }
-        plan_on_cluster(cluster, what, product, storage=storage, as_json=as_json)
+        _print_cluster_plan(cluster, what, product, shape, storage=storage, as_json=as_json)
         return
     args.refuse_storage_alone(storage)
-    if len(what) == 3:
-        plans = plan_shape(*_extents(what), dtype=dtype, options=options)
-    elif len(what) == 2 and not all(text.isdecimal() for text in what):
-        plans = plan(
-            what[0],
-            what[1],
-            beta=args.parse_scalar(beta),
-            c=c,
-            out=out or "C.npy",
-            trans_a=trans_a,
-            trans_b=trans_b,
-            options=options,
+    print_plans(_of_product(what, product, shape), as_json=as_json)
+
+
+def _refuse_without_ranks(of_ranks: Mapping[str, Any]) -> None:
+    """Refuse options that describe ranks of MPI, where there are none."""
+    if any(value not in {None, "partial", "gen"} for value in of_ranks.values()):
+        raise InputError(
+            "--link, --gflops, --refine, --pivoting and --assume-a describe ranks of MPI: give "
+            "--ranks, too"
         )
-    else:
-        raise InputError(f"plan takes three extents M N K or two files A B, got {' '.join(what)!r}")
-    print_plans(plans, as_json=as_json)
+
+
+def _print_cluster_plan(
+    cluster: str,
+    what: list[str],
+    product: dict[str, Any],
+    shape: dict[str, Any],
+    *,
+    storage: str | None,
+    as_json: bool,
+) -> None:
+    """Print the plan of a product on a cluster; see `_of_product` for the operands."""
+    from hdgemm.cli.cluster import plan_on_cluster
+
+    if len(what) not in {2, 3}:
+        raise InputError(f"plan --cluster takes M N K or A B, got {len(what)} arguments")
+    operands: Sequence[str | int] = _extents(what) if len(what) == 3 else what
+    given = shape if len(what) == 3 else product
+    plan_on_cluster(cluster, operands, given, storage=storage, as_json=as_json)
+
+
+def _of_product(
+    what: list[str], product: Mapping[str, Any], shape: Mapping[str, Any]
+) -> list[Plan]:
+    """Return the plans of a product: `product` are its other arguments where `what` are the files
+    A and B, `shape` those where they are m, n and k.
+    """
+    from hdgemm.preflight import plan, plan_shape
+
+    if len(what) == 3:
+        return plan_shape(*_extents(what), **shape)
+    if len(what) == 2 and not all(text.isdecimal() for text in what):
+        return plan(*what, **product)
+    raise InputError(f"plan takes three extents M N K or two files A B, got {' '.join(what)!r}")
 
 
 def _over_mpi(what: list[str], given: Mapping[str, Any]) -> MpiPlan:
