@@ -123,10 +123,15 @@ def by_key(conn: sa.Connection, owner: str, key: str) -> Job | None:
 
 
 def page(
-    conn: sa.Connection, owner: str, wanted: Sequence[sa.ColumnElement[bool]], limit: int
+    conn: sa.Connection,
+    owner: str,
+    wanted: Sequence[sa.ColumnElement[bool]],
+    limit: int,
+    order: Sequence[sa.ColumnElement[Any]],
 ) -> list[Job]:
-    """Return an owner's jobs that meet all conditions, newest first."""
-    query = sa.select(Job).where(Job.owner == owner, *wanted).order_by(Job.seq.desc())
+    """Return an owner's jobs that meet all conditions, by descending columns of `order`."""
+    descending = (column.desc() for column in order)
+    query = sa.select(Job).where(Job.owner == owner, *wanted).order_by(*descending)
     return [Job.of(row) for row in conn.execute(query.limit(limit))]
 
 

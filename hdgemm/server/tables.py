@@ -143,6 +143,7 @@ class Job(Table):
         sa.Index("jobs_reserved", "status", "owner", "volume", "disk_bytes"),
         sa.Index("jobs_output", "output_path"),
         sa.Index("jobs_finished", "finished"),
+        sa.Index("jobs_owner_finished", "owner", "finished", "seq"),
         {"sqlite_autoincrement": True},
     )
 

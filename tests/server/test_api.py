@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hdgemm.routines.registry import commands
+from hdgemm.server.routes.jobs import make_cursor
 from tests.server.harness import InProcess, application, make_settings, npy, submit, upload
 
 if TYPE_CHECKING:
@@ -255,8 +256,21 @@ def test_jobs_are_listed_in_pages_and_filtered(client: InProcess, root: Path) ->
     assert client.get("/v1/jobs?status=failed&processID=gemm").json()["jobs"] == []
     assert len(client.get("/v1/jobs?limit=100000").json()["jobs"]) == 7
     for bad in ("status=done", "limit=0", "cursor=%00", "cursor=zzzz", "limit=x", "type=x",
+                "sortby=name", f"sortby=-finished&cursor={make_cursor(3)}", "cursor=W3RydWVd",
                 "datetime=2026-02-31T00:00:00Z/..", "minDuration=-1"):  # fmt: skip
         problem(client.get(f"/v1/jobs?{bad}"), 422)
+
+
+def test_jobs_that_have_ended_are_listed_by_their_end(client: InProcess, root: Path) -> None:
+    ids = [submit(client, a=A, b=B) for _ in range(4)]
+    for number in (2, 0, 3):
+        client.post(f"/v1/jobs/{ids[number]}/cancel")
+    seen, at = [], "/v1/jobs?sortby=-finished&limit=1"
+    while at:
+        page = client.get(at).json()
+        seen += [job["jobID"] for job in page["jobs"]]
+        at = next((link["href"] for link in page["links"] if link["rel"] == "next"), "")
+    assert seen == [ids[3], ids[0], ids[2]]
 
 
 def test_cancelling_and_deleting(client: InProcess, root: Path) -> None:

@@ -333,13 +333,14 @@ def test_a_data_folder_that_is_a_file_is_a_sentence(
 
 
 def make_first_schema(database: Database) -> None:
-    """Make the tables as they were before versions 2 to 4 of the schema."""
+    """Make the tables as they were before versions 2 to 5 of the schema."""
     with database.write() as conn:
         tables.Table.metadata.create_all(conn)
         for statement in (
             "DROP TABLE load_samples",
             "DROP TABLE past_runs",
-            *(f"DROP INDEX jobs_{name}" for name in ("queue", "reserved", "output", "finished")),
+            *(f"DROP INDEX jobs_{name}" for name in ("queue", "reserved", "output", "finished",
+                                                  "owner_finished")),
             *(f"ALTER TABLE jobs DROP COLUMN {name}"
               for name in ("response", "output_path", "volume")),
             *(f"ALTER TABLE tokens DROP COLUMN {name}"
@@ -359,7 +360,7 @@ def test_a_new_database_has_the_tables_of_an_upgraded_one(tmp_path: Path, kind: 
     with database.write() as conn:
         context = MigrationContext.configure(conn)
         assert compare_metadata(context, tables.Table.metadata) == []
-        assert context.get_current_revision() == "0004"
+        assert context.get_current_revision() == "0005"
     database.close()
 
 
@@ -390,6 +391,6 @@ def test_a_database_of_the_first_schema_is_migrated(
         held = jobs.reserved(conn)
     assert (held.jobs, sum(held.disk_bytes.values())) == ({"o": 1}, 7)
     assert None not in held.disk_bytes
-    assert len(list(Path(versions.__file__).parent.glob("0*.py"))) == 4
+    assert len(list(Path(versions.__file__).parent.glob("0*.py"))) == 5
     assert not caplog.records
     database.close()

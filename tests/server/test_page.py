@@ -317,7 +317,7 @@ def test_a_phone_shows_finished_jobs_before_the_queue(
         visit(browser, server, "")
         see(browser, "Waiting, in the order in which they start")
         shown = text(browser)
-        assert shown.index("Finished, last submitted first") < shown.index("Waiting, in the order")
+        assert shown.index("Finished, newest first") < shown.index("Waiting, in the order")
         card = find(browser, "table[aria-label='Waiting jobs'] tbody tr")
         lines = {cell.location["y"] for cell in card.find_elements("css selector", "td:not(.none)")}
         assert len(lines) <= 4, "a card of a waiting job is taller than four lines"

@@ -40,7 +40,7 @@ Limit = Annotated[
 ]
 Cursor = Annotated[
     str | None,
-    Query(pattern=r"^[A-Za-z0-9_-]{1,32}$", description='From a "next" link; opaque.'),
+    Query(pattern=r"^[A-Za-z0-9_-]{1,64}$", description='From a "next" link; opaque.'),
 ]
 _TIME: Final = (
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})"
@@ -56,22 +56,23 @@ Interval = Annotated[
 Seconds = Annotated[int | None, Field(ge=0, le=1 << 31)]
 
 
-def read_cursor(cursor: str | None) -> int | None:
-    """Return the sequence number a page begins below."""
+def read_cursor(cursor: str | None, columns: int = 1) -> tuple[float, ...] | None:
+    """Return the values of the sorted columns below which a page begins; the last is an integer."""
     if cursor is None:
         return None
     try:
-        number = int(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        values = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (binascii.Error, ValueError):
-        number = -1
-    if not 0 <= number < 1 << 62:
+        values = None
+    is_list = isinstance(values, list) and len(values) == columns and type(values[-1]) is int
+    if not is_list or not all(type(x) in {int, float} and 0 <= x < 1 << 62 for x in values):
         raise ProblemError(422, "bad-cursor", "the cursor is not from a link of this server")
-    return number
+    return tuple(values)
 
 
-def make_cursor(seq: int) -> str:
-    """Return the cursor of the page that begins below a sequence number."""
-    return base64.urlsafe_b64encode(str(seq).encode()).decode().rstrip("=")
+def make_cursor(*values: float | None) -> str:
+    """Return the cursor of the page that begins below the values of the sorted columns."""
+    return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
 
 
 def _interval(text: str | None) -> tuple[float | None, float | None]:
@@ -95,8 +96,15 @@ def _seconds(text: str) -> float | None:
     return datetime.fromisoformat(text).astimezone(UTC).timestamp()
 
 
+#: Columns of each order of the list, all descending.
+_ORDERS: Final[dict[str, tuple[Any, ...]]] = {
+    "-created": (Job.seq,),
+    "-finished": (Job.finished, Job.seq),
+}
+
+
 class JobQuery(BaseModel):
-    """Query parameters of the list: OGC's, and `name`, `search` and `cursor`."""
+    """Query parameters of the list: OGC's, and `name`, `search`, `sortby` and `cursor`."""
 
     type: list[Literal["process"]] | None = None
     status: list[Status] | None = None
@@ -113,6 +121,10 @@ class JobQuery(BaseModel):
     datetime: Interval = None
     minDuration: Seconds = None  # noqa: N815
     maxDuration: Seconds = None  # noqa: N815
+    sortby: Annotated[
+        Literal["-created", "-finished"],
+        Field(description="-finished: only jobs that have ended, the last first."),
+    ] = "-created"
     cursor: Cursor = None
     limit: Limit = 50
 
@@ -125,13 +137,23 @@ class JobQuery(BaseModel):
             (self.processID, Job.process.in_),
             (self.name, Job.name.__eq__),
             (self.search, _matches),
-            (read_cursor(self.cursor), Job.seq.__lt__),
+            (read_cursor(self.cursor, len(self.order)), sa.tuple_(*self.order).__lt__),
+            (True if self.sortby == "-finished" else None, lambda _: Job.finished.is_not(None)),
             (first, Job.created.__ge__),
             (last, Job.created.__le__),
             (self.minDuration, ran.__ge__),
             (self.maxDuration, ran.__le__),
         ]
         return [condition(value) for value, condition in wanted if value is not None]
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """The columns by which the list is sorted, all descending."""
+        return _ORDERS[self.sortby]
+
+    def cursor_after(self, job: Job) -> str:
+        """Return the cursor of the page that begins below a job."""
+        return make_cursor(*(getattr(job, column.key) for column in self.order))
 
 
 def _matches(text: str) -> sa.ColumnElement[bool]:
@@ -147,15 +169,15 @@ def list_jobs(
     account: TheAccount,
     query: Annotated[JobQuery, Query()],
 ) -> JSONResponse:
-    """List this token's jobs, newest first."""
+    """List this token's jobs, the last submitted first."""
     documents, limit = service.documents, min(query.limit, MOST_LISTED)
     with service.database.read() as conn:
         now = service.database.now(conn)
-        found = jobs.page(conn, account.id, query.conditions(now), limit + 1)
+        found = jobs.page(conn, account.id, query.conditions(now), limit + 1, query.order)
     links = [documents.link("/v1/jobs", "self")]
     if len(found) > limit:
         same = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
-        same.append(("cursor", make_cursor(found[limit - 1].seq)))
+        same.append(("cursor", query.cursor_after(found[limit - 1])))
         links.append(documents.link(f"/v1/jobs?{urlencode(same)}", "next"))
     return JSONResponse({"jobs": [documents.status(job) for job in found[:limit]], "links": links})
 

@@ -62,8 +62,10 @@ def list_matrices(
 ) -> JSONResponse:
     """List this token's matrices, newest first; with `sha256`, those announced with it."""
     limit, documents = min(limit, MOST_LISTED), service.documents
+    below = read_cursor(cursor)
     with service.database.read() as conn:
-        found = uploads.page(conn, account.id, read_cursor(cursor), limit + 1, sha256)
+        seq = None if below is None else int(below[0])
+        found = uploads.page(conn, account.id, seq, limit + 1, sha256)
         shown = [documents.matrix(item, uploads.ranges(conn, item.id)) for item in found[:limit]]
     links = [documents.link("/v1/matrices", "self")]
     if len(found) > limit:

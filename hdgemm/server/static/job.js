@@ -37,7 +37,7 @@ function operands(info) {
 
 function times(info) {
   const expected = info.plan?.expected_seconds ?? null;
-  const actual = info.report?.seconds ?? (info.status === "running" ? info.detail?.elapsed ?? null : null);
+  const actual = info.report?.seconds ?? (info.status === "running" ? since(info.started) : null);
   // Below a second, starting up takes longer than the plan's transfers and operations.
   const ratio = expected >= 1 && info.report?.seconds ? info.report.seconds / expected : null;
   return card("Times", facts([
@@ -46,7 +46,7 @@ function times(info) {
     ["Finished", info.finished && time(info.finished)],
     ["Waited", info.started && seconds(since(info.created, info.started))],
     ["Expected to take", expected === null ? null : seconds(expected)],
-    [info.report ? "Took" : "Runs for", actual === null ? null : `${seconds(actual)}${ratio ? ` (${fixed(ratio, 2)} times the expected time)` : ""}`],
+    [info.report ? "Took" : "Running for", actual === null ? null : `${seconds(actual)}${ratio ? ` (${fixed(ratio, 2)} times the expected time)` : ""}`],
     ["Left", info.status === "running" ? seconds(info.detail?.eta) : null],
     ["Throughput", info.report?.gflops ? `${rate(info.report.gflops)} GFLOP/s` : null],
     ["Energy", energyOf(info.report?.energy)],

@@ -38,11 +38,13 @@ function waitingTable(rows, account) {
     ["Starts in", (one) => (one.startsIn === null ? "–" : `about ${seconds(one.startsIn)}`), true], age], rows);
 }
 
-function finishedTable(rows, account, caption) {
+const ended = ["Ended", (one) => `${seconds(since(one.finished))} ago`, true];
+
+function finishedTable(rows, account, caption, last) {
   return table(caption, [name, process, extents, owner(account), priority,
     ["Status", (one) => status(one)],
     ["Took", (one) => seconds(one.report?.seconds ?? since(one.started, one.finished)), true],
-    ["GFLOP/s", (one) => rate(one.report?.gflops), true], age], rows);
+    ["GFLOP/s", (one) => rate(one.report?.gflops), true], last], rows);
 }
 
 function pager(newer, older, state, redraw, what) {
@@ -95,6 +97,7 @@ export async function jobs(signal, _id, _more, { main, tell }) {
     turn += 1;
     const filtered = state.search || state.status || state.process;
     const query = new URLSearchParams({ limit: PAGE });
+    if (!filtered) query.set("sortby", "-finished");
     if (state.cursors.length) query.set("cursor", state.cursors.at(-1));
     if (state.search) query.set("search", state.search);
     if (state.process) query.set("processID", state.process);
@@ -116,7 +119,7 @@ export async function jobs(signal, _id, _more, { main, tell }) {
     const paged = (cursor || state.cursors.length) && paging;
     if (filtered) {
       replace(lists, el("h3", {}, "Jobs that match, newest first"),
-        page.jobs.length ? finishedTable(page.jobs, account, "Jobs that match") : el("p", {}, "No job matches."), paged);
+        page.jobs.length ? finishedTable(page.jobs, account, "Jobs that match", age) : el("p", {}, "No job matches."), paged);
       return;
     }
     const total = queue.waiting_total;
@@ -127,7 +130,7 @@ export async function jobs(signal, _id, _more, { main, tell }) {
       `${first} to ${Math.min(state.offset + PAGE, total)} of ${total}`, draw, "waiting");
     const waiting = queue.waiting.length
       && [el("h3", {}, "Waiting, in the order in which they start"), waitingTable(queue.waiting, account), waitingPaged];
-    const finished = page.jobs.length && [el("h3", {}, "Finished, last submitted first"), finishedTable(page.jobs, account, "Finished jobs"), paged];
+    const finished = page.jobs.length && [el("h3", {}, "Finished, newest first"), finishedTable(page.jobs, account, "Finished jobs", ended), paged];
     replace(lists,
       running.length && [el("h3", {}, "Running"), runningTable(running, account)],
       ...(PHONE.matches ? [finished, waiting] : [waiting, finished]),
