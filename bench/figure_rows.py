@@ -97,14 +97,16 @@ def topk(result: dict[str, Any]) -> list[str]:
 
 
 def low_precision(result: dict[str, Any]) -> list[str]:
-    """Return a row for each case and stored dtype, against files in the dtype of the arithmetic."""
+    """Return a row for each case: the speed of each dtype against the arithmetic's."""
     memory, rows = f"{result['host_memory'] / 1e6:.0f} MB", []
     for case in result["cases"]:
         size = f"{case['m']}² by {case['n']} columns, {memory} ({case['limits']} limits)"
-        for dtype, found in case["speed"].items():
-            pairs = f"{found['min']:.2f}–{found['max']:.2f}, {found['count']} pairs"
-            speed = f"{found['median']:.2f} of the speed of {case['wide'][dtype]} files ({pairs})"
-            rows.append(f"| {dtype} files, {size} | {speed} |")
+        speeds = "; ".join(
+            f"{dtype} {found['median']:.2f} of {case['wide'][dtype]} "
+            f"({found['min']:.2f}–{found['max']:.2f}, {found['count']} pairs)"
+            for dtype, found in case["speed"].items()
+        )
+        rows.append(f"| speed, {size} | {speeds} |")
     return rows
 
 
@@ -417,7 +419,7 @@ def hostile_json(result: dict[str, Any]) -> list[str]:
 
 
 def planning(result: dict[str, Any]) -> list[str]:
-    """Return the rows of plans: how many, and those that exceed the bounds, by routine."""
+    """Return the rows of plans: how many, and each routine's slowest beyond the bounds."""
     cases = [case for case in result["cases"] if "seconds" in case]
     most_ms, most_mb = 1e3 * result["most_seconds"], result["most_bytes"] / 1e6
     over = [case for case in cases if case["exceeds"]]
@@ -426,7 +428,8 @@ def planning(result: dict[str, Any]) -> list[str]:
     load = f"the machine's load was {result['environment']['load_before']:.1f}"
     what = f"{len(cases)} plans of {routines} routines; {load}"
     rows = [f"| {what} | {len(over)} take more than {bounds} |"]
-    for case in over:
+    slowest = {case["routine"]: case for case in sorted(over, key=lambda case: case["seconds"])}
+    for case in slowest.values():
         memory = f"{case['host_memory'] / 1e6:,.0f} MB"
         rows.append(
             f"| plan of `{case['routine']}`, {case['shape']}, {memory} |"
