@@ -28,6 +28,12 @@ logging.getLogger("alembic").setLevel(logging.WARNING)
 Result = TypeVar("Result")
 #: Bytes that `DiskReserve` holds back.
 _RESERVE: Final = 8 << 20
+#: The last revision of `migrations`, which made the schema of `tables`.
+REVISION: Final = "0005"
+#: The table with Alembic's record of the revision.
+_VERSIONS: Final = sa.Table(
+    "alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)
+)
 _MIGRATION_LOCK = 0x68_64_67_65
 _QUEUE_LOCK = 0x68_64_67_66
 
@@ -123,29 +129,38 @@ class Database:
 
     def migrate(self, lock_file: Path) -> None:
         """Make the tables, or upgrade older ones; several processes may call this at once."""
-        # Not every process migrates, and this takes a while to import.
-        import alembic.command
-        import alembic.config
-
-        config = alembic.config.Config()
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         with open_private(lock_file) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with self.write() as conn:
                 if not self.is_sqlite:
                     conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-                config.attributes["connection"] = conn
-                if sa.inspect(conn).has_table("alembic_version"):
-                    alembic.command.upgrade(config, "head")
-                else:
+                if not sa.inspect(conn).has_table(_VERSIONS.name):
                     Table.metadata.create_all(conn)
-                    alembic.command.stamp(config, "head")
+                    _VERSIONS.create(conn)
+                    conn.execute(_VERSIONS.insert().values(version_num=REVISION))
+                elif conn.execute(sa.select(_VERSIONS.c.version_num)).scalar() != REVISION:
+                    _upgrade(conn)
 
     def close(self) -> None:
         """Close all connections, and free the database for another server."""
         self.engine.dispose()
         if self._lock is not None:
             self._lock.close()
+
+
+def _upgrade(conn: sa.Connection) -> None:
+    """Run the migrations; Alembic takes a while to import, and only older schemas need it."""
+    import alembic.command
+    import alembic.config
+    from alembic.util import CommandError
+
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["connection"] = conn
+    try:
+        alembic.command.upgrade(config, "head")
+    except CommandError as error:
+        raise InputError(f"cannot upgrade the database to schema {REVISION}: {error}") from error
 
 
 def open_database(settings: Settings, *, serving: bool = False) -> Database:
@@ -155,8 +170,6 @@ def open_database(settings: Settings, *, serving: bool = False) -> Database:
     `serving` marks it as a server's own, and refuses an SQLite database that another server has:
     limits of requests and streams, and caches, hold for one process.
     """
-    from alembic.util import CommandError
-
     try:
         file = sqlite_file(settings.url)
         own = [settings.data_dir, settings.matrices_dir, settings.data_dir / "jobs"]
@@ -168,7 +181,7 @@ def open_database(settings: Settings, *, serving: bool = False) -> Database:
             lock = _lock_server(file) if serving else None
         database = Database(settings.url, DiskReserve(settings.data_dir / "reserve"), lock)
         database.migrate(settings.data_dir / "migrate.lock")
-    except (sa.exc.SQLAlchemyError, CommandError, ImportError) as error:
+    except (sa.exc.SQLAlchemyError, ImportError) as error:
         if isinstance(error, ImportError):
             missing = missing_extra(error, f"the database {_shown(settings.url)}")
             if missing is not None:

@@ -55,7 +55,7 @@ def test_a_missing_library_is_one_sentence_and_nothing_is_written(folder, comman
         (("distributed",), "serve --port 0 --data-dir D --cluster local:1", "dask"),
         (("distributed",), "worker --data-dir D --cluster local:1", "dask"),
         (("psycopg",), "worker --database-url postgresql+psycopg://127.0.0.1/x", "postgres"),
-        (("alembic",), "token list --data-dir D", "server"),
+        (("sqlalchemy",), "token list --data-dir D", "server"),
     ],
 )
 def test_one_missing_library_among_others(folder, blocked, command, extra):

@@ -21,7 +21,7 @@ from alembic.migration import MigrationContext
 from hdgemm.cli.app import main
 from hdgemm.errors import InputError
 from hdgemm.server import jobs, tables
-from hdgemm.server.database import Database, open_database
+from hdgemm.server.database import REVISION, Database, open_database
 from hdgemm.server.http_server import make_service
 from hdgemm.server.migrations import versions
 from hdgemm.server.outputs import writer_of
@@ -360,8 +360,18 @@ def test_a_new_database_has_the_tables_of_an_upgraded_one(tmp_path: Path, kind: 
     with database.write() as conn:
         context = MigrationContext.configure(conn)
         assert compare_metadata(context, tables.Table.metadata) == []
-        assert context.get_current_revision() == "0005"
+        assert context.get_current_revision() == REVISION
     database.close()
+
+
+def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, database_url="")
+    database = open_database(settings)
+    with database.write() as conn:
+        conn.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    database.close()
+    with pytest.raises(InputError, match=f"to schema {REVISION}: .*9999"):
+        open_database(settings)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
@@ -391,6 +401,7 @@ def test_a_database_of_the_first_schema_is_migrated(
         held = jobs.reserved(conn)
     assert (held.jobs, sum(held.disk_bytes.values())) == ({"o": 1}, 7)
     assert None not in held.disk_bytes
-    assert len(list(Path(versions.__file__).parent.glob("0*.py"))) == 5
+    files = Path(versions.__file__).parent.glob("0*.py")
+    assert max(file.name[:4] for file in files) == REVISION
     assert not caplog.records
     database.close()
