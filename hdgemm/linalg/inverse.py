@@ -277,6 +277,11 @@ def cond(
     lu_factor : The factors.
     svdvals : Singular values, for the condition in the 2-norm.
 
+    References
+    ----------
+    N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, chapter 15 (condition
+    estimation).
+
     Examples
     --------
     >>> lu, piv = hdgemm.linalg.lu_factor("A.npy", out="LU.npy")

@@ -195,11 +195,14 @@ def svds(
 
     Notes
     -----
+    Values and U come from TSQR of A·V. Where the least value is below 2·eps^(1/3)·s[0], A^H·A mixes
+    its vector with others: a further read finds V by TSQR of A times the whole basis. Values then
+    have errors of some eps·s[0], where the basis holds their vectors.
+
+    References
+    ----------
     C. Musco, C. Musco: Randomized block Krylov methods for stronger and faster approximate
-    singular value decomposition, 2015. Values and U come from TSQR of A·V. Where the least value is
-    below 2·eps^(1/3)·s[0], A^H·A mixes its vector with others: a further read finds V by TSQR of A
-    times the whole basis. Values then have errors of some eps·s[0], where the basis holds their
-    vectors.
+    singular value decomposition, 2015.
 
     Examples
     --------

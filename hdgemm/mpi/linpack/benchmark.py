@@ -119,8 +119,7 @@ def linpack(
     """Run HPL's benchmark once.
 
     A random system is generated, factored with partial pivoting and solved by a P×Q grid of
-    processes; the residual is computed with the matrix generated anew (HPL 2.3; Jo et al.,
-    "Accelerating LINPACK with MPI-OpenCL", section 2.1).
+    processes; the residual is computed with the matrix generated anew (HPL 2.3).
 
     Parameters
     ----------
@@ -155,6 +154,11 @@ def linpack(
     See Also
     --------
     hdgemm.mpi.solve : Systems over MPI.
+
+    References
+    ----------
+    G. Jo et al.: Accelerating LINPACK with MPI-OpenCL on clusters of multi-GPU nodes, 2015,
+    section 2.1.
 
     Examples
     --------
