@@ -14,10 +14,11 @@ from hdgemm.mpi.slabs.checkpoint import DurableFactors
 from hdgemm.mpi.slabs.plan import fitting, slab_bytes
 from hdgemm.mpi.variant import Variant
 from hdgemm.options import Options
-from tests.mpi.ranks import factor_ratio, finish, ratio, stored_pair
+from tests.mpi.ranks import factor_ratio, finish, ratio, stored_pair, without_syncs
 
 everyone, folder = world(), Path(sys.argv[1])
 strips.STRIP_BYTES, run.GROUP = 2000, 16
+without_syncs()
 
 
 def say(group, *what):

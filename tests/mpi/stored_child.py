@@ -14,7 +14,7 @@ from hdgemm import linalg, mpi
 from hdgemm.dtypes import SUPPORTED
 from hdgemm.mpi import _run as run, _strips as strips
 from hdgemm.mpi.communicator import world
-from tests.mpi.ranks import factor_ratio, finish, ratio, stored_pair
+from tests.mpi.ranks import factor_ratio, finish, ratio, stored_pair, without_syncs
 
 #: Order, block size, right-hand sides (0: one vector), order of the file, bytes of a strip.
 CASES = (
@@ -27,6 +27,7 @@ CASES = (
 everyone, folder = world(), Path(sys.argv[1])
 logging.disable()  # warnings of systems that are factored again
 run.GROUP = 16  # several groups of columns
+without_syncs()
 
 
 def say(group, *what):
