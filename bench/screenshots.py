@@ -3,7 +3,8 @@
 python -m bench.screenshots [FOLDER]
 
 Landing page, a function's page and a recipe; the service without a job, with one that runs, with 39
-more that wait; each at two widths, light and dark. Needs the extras `dev` and `docs`, and Chromium.
+more that wait, and with some that have ended; each at two widths, light and dark. Needs the extras
+`dev` and `docs`, and Chromium.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ SCREENS: Final = {False: (1280, 900), True: (390, 844)}
 #: Height in pixels at which a picture of a long page ends.
 LONGEST: Final = 3000
 JOBS: Final = 40
+#: Jobs that have ended in the last pictures.
+ENDED: Final = 5
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
@@ -76,7 +79,7 @@ def service() -> Iterator[tuple[Live, Path]]:
         hold.touch()
         with live(settings, **{DELAY: "0.02", HOLD: str(hold)}) as server:
             yield server, hold
-            hold.unlink()
+            hold.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -114,8 +117,11 @@ def take(page: webdriver.Chrome, url: str, folder: Path, name: str, ready: str) 
             (folder / f"{name}-{width}-{scheme}.png").write_bytes(picture)
 
 
-def take_service(page: webdriver.Chrome, server: Live, folder: Path) -> None:
-    """Store pictures of the service's page with 0, 1 and 40 jobs, of a job, and of the machine."""
+def take_service(page: webdriver.Chrome, server: Live, hold: Path, folder: Path) -> None:
+    """Store pictures of the service's page with 0, 1 and 40 jobs, of a job, and of the machine.
+
+    The jobs go on when `hold` is removed, for a picture with some that have ended.
+    """
     jobs: list[str] = []
     wait_until(lambda: server.http.get("/v1/system").json()["workers"])
     for count, ready in ((0, ".card"), (1, "tbody progress"), (JOBS, "#older-waiting")):
@@ -128,6 +134,10 @@ def take_service(page: webdriver.Chrome, server: Live, folder: Path) -> None:
         take(page, f"{server.url}/#/", folder, f"service-{count}", ready)
     take(page, f"{server.url}/#/job/{jobs[0]}", folder, "service-job", "svg.tiles")
     take(page, f"{server.url}/#/machine", folder, "service-machine", "svg")
+    hold.unlink()
+    wait_until(lambda: len(server.http.get("/v1/jobs?status=successful").json()["jobs"]) >= ENDED)
+    take(page, f"{server.url}/#/", folder, "service-ended", "#older-waiting")
+    take(page, f"{server.url}/#/job/{jobs[0]}", folder, "service-job-ended", "img.gantt")
 
 
 def main() -> None:
@@ -143,8 +153,8 @@ def main() -> None:
         address = stack.enter_context(site())
         for name, path in PAGES.items():
             take(page, address + path, folder, name, "article h1")
-        server, _ = stack.enter_context(service())
-        take_service(page, server, folder)
+        server, hold = stack.enter_context(service())
+        take_service(page, server, hold, folder)
     print(f"{len(list(folder.glob('*.png')))} pictures in {folder}")
 
 
