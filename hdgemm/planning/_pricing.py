@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from hdgemm.machine.rates import RESOURCES
-from hdgemm.pipeline.plan import STAGES, Expectation
-from hdgemm.planning._tile_costs import tile_busy, tile_pieces, unit_counts, unit_loads
+from hdgemm.pipeline.plan import OPERANDS, STAGES, Expectation
+from hdgemm.planning._tile_costs import (
+    average_tile,
+    tile_busy,
+    tile_pieces,
+    unit_counts,
+    unit_loads,
+)
 from hdgemm.planning.byte_counts import ceil_div, round_up
 from hdgemm.planning.shapes import BLOCKS
 
@@ -27,8 +33,6 @@ if TYPE_CHECKING:
 #: The weight of a second in which a transfer is busy beside a second of the run. Rates are never
 #: known exactly, so of plans about equally fast the one that moves less is preferred.
 CAUTION: Final = 0.02
-#: All of a unit.
-WHOLE: Final = 1.0
 
 
 class Prices(NamedTuple):
@@ -61,6 +65,10 @@ def _padded(extent: int, size: Count, quantum: int) -> Count:
     return whole * round_up(size, quantum) + round_up(extent - whole * size, quantum)
 
 
+def _scaled(busy: Busy, factor: Seconds) -> Busy:
+    return {name: factor * seconds for name, seconds in busy.items()}
+
+
 class _Pricing:
     """The terms of one call to `price`."""
 
@@ -68,8 +76,11 @@ class _Pricing:
         self.problem, self.machine, self.overlap = case.problem, case.machine, case.overlap
         self.unified, self.granularity = case.device.unified, case.device.granularity
         self.shapes = shapes
-        self.pieces = tile_pieces(case, shapes)
-        self.tiles = {x: tile_busy(case, shapes, x, pieces) for x, pieces in self.pieces.items()}
+        average = {x: average_tile(self.problem, shapes, x) for x in OPERANDS}
+        self.pieces = tile_pieces(case, shapes, average)
+        self.tiles = {
+            x: tile_busy(case, shapes, x, tile, self.pieces[x]) for x, tile in average.items()
+        }
         self.chunks = ceil_div(self.problem.k, shapes.kb)
         self.counts = unit_counts(self.problem, shapes)
         self.units = sum(self.counts[1:], start=self.counts[0])
@@ -82,54 +93,45 @@ class _Pricing:
             for operand in ("A", "B")
         )
         multiply = self._multiply()
+        stored = self._with_tiles(multiply, {"C": 1.0})
         loads = [0.0 * paced, 0.0 * paced]
         for count, a_loads, b_loads in zip(self.counts, a, b, strict=True):
-            paced = paced + count * self._pace(self._unit(multiply, a_loads, b_loads))
+            unit = self._with_tiles(stored, {"A": a_loads, "B": b_loads})
+            paced = paced + count * self._pace(unit)
             loads = [loads[0] + count * a_loads, loads[1] + count * b_loads]
-        units = 1.0 * self.units
-        totals = self._unit(multiply, loads[0], loads[1], part=units, stored=units)
+        totals = self._with_tiles(_scaled(stored, 1.0 * self.units), {"A": loads[0], "B": loads[1]})
         if self.overlap.loads:
             paced = paced + self._prologue() + self._bursts(multiply["mult1"], a.unit, b.unit)
             paced = paced + self._taper(multiply, a, b) + self._epilogue()
         stages, resources = ({n: totals[n] for n in part} for part in (STAGES, RESOURCES))
         return Prices(paced, stages, resources)
 
-    def _unit(
-        self,
-        multiply: Busy,
-        a_loads: Seconds,
-        b_loads: Seconds,
-        part: Seconds = WHOLE,
-        stored: Seconds = 1.0,
-    ) -> Busy:
-        """Return the seconds of every stage and resource for one unit with so many loads.
-
-        `part` is the part of a unit that is multiplied, `stored` the part of a C tile that is
-        stored meanwhile.
-        """
-        unit = dict(multiply) if part is WHOLE else {n: part * s for n, s in multiply.items()}
-        counts = (a_loads, b_loads, stored)
-        for count, tile in zip(counts, self.tiles.values(), strict=True):
-            for name, seconds in tile.items():
-                unit[name] = unit[name] + count * seconds
-        return unit
+    def _with_tiles(self, busy: Busy, counts: dict[Operand, Seconds]) -> Busy:
+        """Return busy seconds with so many tiles of each operand moved, too."""
+        found = dict(busy)
+        for operand, count in counts.items():
+            for name, seconds in self.tiles[operand].items():
+                found[name] = found[name] + count * seconds
+        return found
 
     def _taper(self, multiply: Busy, a: PerUnit, b: PerUnit) -> Seconds:
         """Return the seconds added by halving the last unit: every part sweeps all of k."""
         halvings = self.shapes.halvings
         extra = 0.0 * multiply["mult1"]
-        turned = self._turned(a), self._turned(b)
-        loads = self._last(a), self._last(b)
+        if not np.any(halvings):
+            return extra
+        turned: dict[Operand, Seconds] = {"A": self._turned(a), "B": self._turned(b)}
+        loads: dict[Operand, Seconds] = {"A": self._last(a), "B": self._last(b)}
         rest = self._rest()
-        whole = self._pace(self._unit(multiply, *loads, part=rest))
+        whole = self._pace(self._with_tiles(_scaled(multiply, rest), loads | {"C": 1.0}))
         for number in range(1, int(np.max(halvings, initial=0)) + 1):
             # While one part is computed, the part before it, twice as large, is stored.
             part = rest * 0.5**number
-            pace = self._pace(self._unit(multiply, *loads, part=part, stored=2 * part))
+            pace = self._pace(self._with_tiles(_scaled(multiply, part), loads | {"C": 2 * part}))
             extra = extra + pace * (number <= halvings)
             loads = turned
         smallest = rest * 0.5**halvings
-        last = self._pace(self._unit(multiply, *turned, part=smallest, stored=smallest))
+        last = self._pace(self._with_tiles(_scaled(multiply, smallest), turned | {"C": smallest}))
         extra = extra + last * (halvings > 0)
         return extra - whole * (halvings > 0)
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from hdgemm.planning._pricing import price
-from hdgemm.planning.byte_counts import PIECE_BYTES, ceil_div, does_not_fit
+from hdgemm.planning.byte_counts import PIECE_BYTES, ceil_div, does_not_fit, slot_bytes
 from hdgemm.planning.shapes import BLOCKS, Shape, Shapes, grid, least_need, load_depths, smallest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from hdgemm.pipeline.plan import Problem
+    from hdgemm.pipeline.plan import Operand, Problem
     from hdgemm.planning._tile_costs import Seconds
     from hdgemm.planning.case import Case
 
@@ -27,9 +27,17 @@ SlotChoices: TypeAlias = tuple[tuple[int | None, int | None], ...]
 _LEAST_EXTENTS: Final = (256, 32, 1)
 #: Steps of large tiles are at most this deep, so that the first can start early.
 _DEEPEST_STEP: Final = 4096
-_SLOTS: Final[SlotChoices] = ((2, 2), (2, None), (None, 2))
-#: The same with a third slot, in which a load can start earlier: for the best shapes only.
-_MORE_SLOTS: Final[SlotChoices] = (*_SLOTS, (2, 3), (3, 2), (3, 3), (3, None), (None, 3))
+_SLOTS: Final[SlotChoices] = ((2, None), (None, 2))
+#: For the best shapes only: no more than two slots, and a third, in which a load can start earlier.
+_MORE_SLOTS: Final[SlotChoices] = (
+    (2, 2),
+    *_SLOTS,
+    (2, 3),
+    (3, 2),
+    (3, 3),
+    (3, None),
+    (None, 3),
+)
 _ALONE: Final[SlotChoices] = ((1, 1),)
 #: Slots of A, B and C to try for a forced tile, best first.
 _FORCED_SLOTS: Final = ((3, 3, 2), (2, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (1, 1, 1))
@@ -137,6 +145,9 @@ def _possible(case: Case, shapes: Shapes) -> Shapes:
     if max(m * n, n * k, m * k) * case.problem.itemsize < _TOO_LARGE:
         return shapes
     sides = shapes.extents(case.problem).values()
+    largest = max(int(rows.max()) * int(cols.max()) for rows, cols in sides)
+    if largest * case.problem.itemsize < _TOO_LARGE:
+        return shapes
     areas = [rows.astype(float) * cols for rows, cols in sides]
     return shapes.take(np.max(areas, axis=0) * case.problem.itemsize < _TOO_LARGE)
 
@@ -147,6 +158,8 @@ def _with_slots(case: Case, base: Shapes, slots: SlotChoices, c_slots: int) -> S
     # With two slots a C tile is stored while the next is computed; a halved one counts as two.
     base = base._replace(c_slots=np.minimum(c_slots, 2 * base.tiles(problem)[2]))
     base = base.take(least_need(case, base).fits(case))
+    if not len(base.mb):
+        return base
     a_all, b_all, _ = base.tiles(problem)
     found = []
     for want_a, want_b in slots:
@@ -169,16 +182,15 @@ def _deepest(problem: Problem, least: int) -> int:
 def _fill(case: Case, shapes: Shapes, *, grow_a: bool) -> Shapes:
     """Give the memory left over to slots of one operand."""
     a_all, b_all, _ = shapes.tiles(case.problem)
-    name, held, most = (
-        ("a_slots", shapes.a_slots, a_all) if grow_a else ("b_slots", shapes.b_slots, b_all)
-    )
-    need = least_need(case, shapes)
-    one_more = shapes._replace(**{name: held + 1})
-    tile = np.maximum(1, least_need(case, one_more).device - need.device)
+    operand: Operand = "A" if grow_a else "B"
+    held, most = (shapes.a_slots, a_all) if grow_a else (shapes.b_slots, b_all)
+    need, extents = least_need(case, shapes), shapes.extents(case.problem)[operand]
+    tile = np.maximum(1, slot_bytes(case.problem, case.device, operand, *extents))
     room = case.limits.device - need.device
     if case.device.unified:
         room = np.minimum(room, case.limits.host - need.host)
-    return shapes._replace(**{name: np.minimum(most, held + room // tile)})
+    slots = np.minimum(most, held + room // tile)
+    return shapes._replace(**{"a_slots" if grow_a else "b_slots": slots})
 
 
 def _forced(case: Case, tile: TileExtents) -> Shape:

@@ -99,27 +99,30 @@ def _bars(problem: Problem, shapes: Shapes) -> tuple[Count, Count]:
     return np.where(shapes.rows, p, q), np.where(shapes.rows, q, p)
 
 
-def tile_pieces(case: Case, shapes: Shapes) -> dict[Operand, Count]:
+def tile_pieces(
+    case: Case, shapes: Shapes, average: dict[Operand, AverageTile]
+) -> dict[Operand, Count]:
     """Return the pieces in which the stages move an average tile of each operand."""
     problem, extents = case.problem, shapes.extents(case.problem)
     rings = staging(case, extents, shapes.c_slots)
     found: dict[Operand, Count] = {}
-    for operand in ("A", "B", "C"):
+    for operand, tile in average.items():
         spec, ring = problem.spec(operand), rings.down if operand == "C" else rings.up
         itemsize = problem.tile_itemsize(operand)
         row = extents[operand][0 if spec.trans else 1] * itemsize
         most = ring.nbytes - (PHASE_BYTES if spec.place == "file" else 0)
         if not np.any(ring.nbytes):
             most = UNIFIED_PIECE_BYTES
-        nbytes = average_tile(problem, shapes, operand).elements * itemsize
+        nbytes = tile.elements * itemsize
         found[operand] = np.ceil(nbytes / (np.maximum(1, most // row) * row))
     return found
 
 
-def tile_busy(case: Case, shapes: Shapes, operand: Operand, pieces: Count) -> Busy:
+def tile_busy(
+    case: Case, shapes: Shapes, operand: Operand, tile: AverageTile, pieces: Count
+) -> Busy:
     """Return the seconds that one tile takes of its stages and of their resources, by name."""
     problem, machine, spec = case.problem, case.machine, case.problem.spec(operand)
-    tile = average_tile(problem, shapes, operand)
     gaps = pieces * machine.operation_seconds
     near, far = ("store2", "store1") if operand == "C" else ("load1", "load2")
     link = "pcie_down" if operand == "C" else "pcie_up"
