@@ -483,7 +483,8 @@ def neighbour(result: dict[str, Any]) -> list[str]:
         " `numpy.matmul` |"
         for n, size in result["sizes"].items()
         for load, text in loads.items()
-        for name in ("hdgemm in RAM", "hdgemm file to file")
+        for name in size[load]
+        if name.startswith("hdgemm")
     ]
 
 

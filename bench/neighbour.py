@@ -2,9 +2,10 @@
 
 python -m bench.neighbour [--sizes 2048 4096 6144] [--repeats 7] [--folder DIR]
 
-Contenders: numpy.matmul; hdgemm.matmul on arrays; hdgemm.matmul from file to file; and the host
-device alone in steps of 768×n×512, whose cores draw blocks of C or share threaded BLAS. A ratio
-is numpy's time divided by the contender's time in the same turn.
+Contenders: numpy.matmul; hdgemm.matmul on arrays; hdgemm.matmul from file to file, alone and in a
+session, which keeps the memory of tiles as numpy.matmul keeps its arrays; and the host device alone
+in steps of 768×n×512, whose cores draw blocks of C or share threaded BLAS. A ratio is numpy's time
+divided by the contender's time in the same turn.
 """
 
 from __future__ import annotations
@@ -81,11 +82,15 @@ def contenders(n: int, folder: Path) -> dict[str, Callable[[], object]]:
         np.save(folder / f"{name}.npy", x)
     file_a, file_b, file_c = (folder / f"{name}.npy" for name in "ABC")
     options = hdgemm.Options(devices="host", host_memory=max(64 << 20, c.nbytes))
+    session = hdgemm.Session(options)
     drawn, threaded = HostDevice(), HostDevice(draws=False)
     return {
         "numpy": lambda: np.matmul(a, b, out=c),
         "hdgemm in RAM": lambda: hdgemm.matmul(a, b, out=c),
         "hdgemm file to file": lambda: hdgemm.matmul(file_a, file_b, out=file_c, options=options),
+        "hdgemm file to file, in a session": lambda: hdgemm.matmul(
+            file_a, file_b, out=file_c, session=session
+        ),
         "steps, drawn blocks": lambda: steps(drawn, a, b, c),
         "steps, threaded BLAS": lambda: steps(threaded, a, b, c),
     }
