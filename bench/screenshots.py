@@ -137,7 +137,6 @@ def take_service(page: webdriver.Chrome, server: Live, hold: Path, folder: Path)
     hold.unlink()
     wait_until(lambda: len(server.http.get("/v1/jobs?status=successful").json()["jobs"]) >= ENDED)
     take(page, f"{server.url}/#/", folder, "service-ended", "#older-waiting")
-    take(page, f"{server.url}/#/job/{jobs[0]}", folder, "service-job-ended", "img.gantt")
 
 
 def main() -> None:
