@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { lineChart } from "./charts.js";
-import { bar, bytes, card, el, facts, fixed, processName, repeat, replace, seconds, since, title } from "./show.js";
+import { bar, bytes, card, el, facts, fixed, processName, rate, repeat, replace, seconds, since, title } from "./show.js";
 
 const HOUR = 3600;
 const DAY = 24 * HOUR;
@@ -32,8 +32,8 @@ function dayCard(day) {
   const shared = { from: -DAY, to: 0, origin: 0, step: HOUR, xText: hours };
   const total = day.finished.reduce((sum, count) => sum + count, 0);
   const pictures = [
-    ["Throughput", { ...shared, label: `Throughput of all jobs over the last day, at most ${fixed(Math.max(...day.gflops))} GFLOP/s`,
-      unit: "GFLOP/s", series: [{ name: "throughput", points: points(day.gflops) }] }],
+    ["Throughput", { ...shared, label: `Throughput of all jobs over the last day, at most ${rate(Math.max(...day.gflops))} GFLOP/s`,
+      unit: "GFLOP/s", least: 0.1, series: [{ name: "throughput", points: points(day.gflops) }] }],
     ["Queue", { ...shared, label: `Jobs over the last day: at most ${Math.max(...day.waiting)} waited, ${Math.max(...day.running)} ran`,
       unit: "jobs", least: 1, series: [{ name: "waiting", points: points(day.waiting) }, { name: "running", points: points(day.running) }] }],
   ];

@@ -1,7 +1,7 @@
 // Throughput and load of the stages over time, from a job's progress events or its history.
 
 import { lineChart, loadStrip } from "./charts.js";
-import { fixed } from "./show.js";
+import { rate } from "./show.js";
 
 const MOST = 120;
 
@@ -37,7 +37,7 @@ export class ProgressChart {
       Math.max(0, (b.gflops * b.elapsed - a.gflops * a.elapsed) / (b.elapsed - a.elapsed))]);
     if (!points.length) return;
     points.unshift([this.#points[0].elapsed, points[0][1]]);
-    lineChart(host, { label: `Throughput over time, last ${fixed(points.at(-1)[1])} GFLOP/s`, unit: "GFLOP/s",
+    lineChart(host, { label: `Throughput over time, last ${rate(points.at(-1)[1])} GFLOP/s`, unit: "GFLOP/s",
       series: [{ name: "throughput", points }], from: 0, to: this.#points.at(-1).elapsed });
   }
 
