@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.timeline import Event
 
 #: Blocks of a piece at least: nothing is reduced while the first one is read.
-_BLOCKS: Final = 16
+_BLOCKS: Final = 32
 #: Passes whose files a worker remembers to have compared with the client's.
 _MOST_COMPARED: Final = 64
 

@@ -31,14 +31,19 @@ if TYPE_CHECKING:
 
     from hdgemm.call.recorder import Recorder
     from hdgemm.cluster._row_tasks import Receipt
-    from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.linalg.planning.rows import RowPlan, RowShape
     from hdgemm.linalg.rows.reducer import Reducer
     from hdgemm.linalg.rows.source import TallRows
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
 
-#: Bytes of a piece: some tenths of a second on one core.
-_PIECE_BYTES: Final = 128 << 20
+#: Pieces of a pass, where their bytes are within the limits: some for each of several workers, so
+#: that a late or lost one costs little.
+_PIECES: Final = 16
+#: Bytes of a piece. Each one begins R anew, and reads its first block while nothing is reduced: so
+#: 16 pieces of 320 MB take less time than 40 of 128 MB. The largest ones take about a second.
+_LEAST_BYTES: Final = 128 << 20
+_MOST_BYTES: Final = 512 << 20
 #: Rows of a piece for each column, at least: combining two results costs as much as n/3 rows.
 _ROWS_FOR_EACH_COLUMN: Final = 4
 #: Pieces of a pass, at most: the scheduler holds three tasks for each.
@@ -114,7 +119,7 @@ class _Cluster:
         """Reduce all rows; return the plan of the pieces."""
         job = self._job(rows, reducers)
         scheduler = Scheduler(self._client, "give the same command with a new scheduler")
-        height = self._height(rows)
+        height = piece_rows(rows.shape, self._options)
         places = [
             (first, min(first + height, plan.m)) for first in range(0, max(1, plan.m), height)
         ]
@@ -152,13 +157,15 @@ class _Cluster:
             options=self._options,
         )
 
-    def _height(self, rows: TallRows) -> int:
-        """Return the rows of a piece."""
-        if self._options.tile:
-            return _FORCED_BLOCKS * self._options.tile[0]
-        m, n = rows.shape.m, rows.shape.n
-        by_bytes = _PIECE_BYTES // max(1, rows.shape.row_bytes)
-        return max(1, by_bytes, _ROWS_FOR_EACH_COLUMN * n, -(-m // _MOST_PIECES))
+
+def piece_rows(shape: RowShape, options: Options) -> int:
+    """Return the rows of a piece: the same on each cluster, so that bits do not depend on it."""
+    if options.tile:
+        return _FORCED_BLOCKS * options.tile[0]
+    m, row_bytes = shape.m, max(1, shape.row_bytes)
+    nbytes = min(max(_LEAST_BYTES, m * row_bytes // _PIECES), _MOST_BYTES)
+    least = max(1, _ROWS_FOR_EACH_COLUMN * shape.n, -(-m // _MOST_PIECES))
+    return max(least, nbytes // row_bytes)
 
 
 def _record(recorder: Recorder, began: float, receipt: Receipt, number: int) -> None:

@@ -15,7 +15,9 @@ import pytest
 import hdgemm
 from hdgemm import linalg
 from hdgemm.cluster import row_passes
+from hdgemm.cluster.row_passes import piece_rows
 from hdgemm.errors import CancelledRunError, InputError
+from hdgemm.linalg.planning.rows import RowShape
 from hdgemm.options import Options
 from tests.cli.commands import command_line
 from tests.cluster.processes import scheduler, wait_for, worker
@@ -76,6 +78,23 @@ def test_bits_do_not_depend_on_the_workers(client, cluster, case, monkeypatch):
         with row_passes(client, options=TILES):
             found.append(linalg.qr(folder / "A.npy", mode="r")[0].tobytes())
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "rows", "pieces"),
+    [
+        (300, 12, (128 << 20) // 96, 1),  # all of a short matrix
+        (400_000, 400, (128 << 20) // 3200, 10),
+        (1_600_000, 400, 100_000, 16),
+        (16_000_000, 400, (512 << 20) // 3200, 96),
+        (10**9, 400, 10**9 // 4096 + 1, 4096),  # no more for the scheduler
+        (1_000_000, 20_000, 80_000, 13),  # a piece has many more rows than its triangle
+    ],
+)
+def test_pieces_are_few_and_small(m, n, rows, pieces):
+    shape = RowShape(m, n, 0, "float64")
+    assert piece_rows(shape, Options()) == rows
+    assert -(-m // rows) == pieces
 
 
 def test_each_pass_gives_pieces_to_all_workers(client, case):
