@@ -7,6 +7,7 @@ blocks of one row or column of the grid are read by its processes, and dealt amo
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -46,9 +47,12 @@ class _Messages:
 
 
 _NOTHING: Final = Rectangle(0, 0, 0, 0)
+#: Strips that are read ahead of the one that is dealt: with one, the disk waited where an exchange
+#: took longer than a read.
+_READ_AHEAD: Final = 2
 #: Strips, and buffers of messages, that a rank holds at a time: the strip that is redistributed,
-#: the next or last one, and what is sent and received of the first.
-BUFFERS: Final = 4
+#: the next ones or the last one, and what is sent and received of the first.
+BUFFERS: Final = 3 + _READ_AHEAD
 #: Rows that the fullest row or column of the grid may hold to read them alone, of their mean.
 _FAIR: Final = 1.25
 
@@ -148,30 +152,31 @@ def scatter(
     """Read strips and deal their elements to the ranks that hold them.
 
     `read` fills an array with one strip; it is called in a thread, while `finish` changes and
-    checks the strip before, and that is dealt. Both raise nothing: the other ranks wait for this
+    checks an earlier strip, and that is dealt. Both raise nothing: the other ranks wait for this
     one's elements. Each array begins at the `phase` of its first row and column, for direct
     requests.
     """
     dtype = place.part.a.dtype
     team, rectangles = place.readers(strips)
+    rank = team.ranks.rank
     with ThreadPoolExecutor(1, "hdgemm-read") as reader:
         nbytes = strips.elements * dtype.itemsize + ALIGNMENT
-        memory = [aligned_bytes(nbytes) for _ in range(2)]
+        memory = [aligned_bytes(nbytes) for _ in range(1 + _READ_AHEAD)]
         messages = _Messages(dtype)
 
         def begin(turn: int, strip: Rectangle) -> Any:
             shape, start = (strip.rows, strip.cols), phase(strip.row, strip.col)
-            array = array_at(memory[turn % 2], shape, dtype, start)
+            array = array_at(memory[turn % len(memory)], shape, dtype, start)
             return array, reader.submit(read, strip, array) if array.size else None
 
-        rank, turns = team.ranks.rank, list(_turns(rectangles, team.ranks.size))
-        begun = [begin(0, turns[0][rank])] if turns else []
+        turns = list(_turns(rectangles, team.ranks.size))
+        begun = deque(begin(turn, now[rank]) for turn, now in enumerate(turns[:_READ_AHEAD]))
         for turn, now in enumerate(turns):
-            array, reading = begun.pop()
+            array, reading = begun.popleft()
+            if turn + _READ_AHEAD < len(turns):
+                begun.append(begin(turn + _READ_AHEAD, turns[turn + _READ_AHEAD][rank]))
             if reading is not None:
                 reading.result()
-            if turn + 1 < len(turns):
-                begun.append(begin(turn + 1, turns[turn + 1][rank]))
             if array.size:
                 finish(now[rank], array)
             _deal(place, team, now, array, messages)
