@@ -27,6 +27,8 @@ _STRIP_BYTES: Final = 1 << 20
 _GROUPS: Final = 16
 #: Entries that are put among the largest ones together.
 _TOGETHER: Final = 1 << 16
+#: Elements of a table in which they are sorted, but for one row of it.
+_TABLE: Final = 1 << 18
 #: Bytes of the comparisons, beside what is kept.
 _WORK_BYTES: Final = 16 * _STRIP_BYTES
 
@@ -45,7 +47,8 @@ class _Largest:
         m, self._n = shape
         self._k = k
         # Sums of an exact product of integers are larger.
-        self.values = np.full((m, k), -np.inf if dtype.kind == "f" else -EXACT, dtype)
+        self._lowest = -np.inf if dtype.kind == "f" else -EXACT
+        self.values = np.full((m, k), self._lowest, dtype)
         self.indices = np.full((m, k), self._n, np.int64)
 
     def add(self, rows: slice, cols: slice, tile: NDArray[Any]) -> None:
@@ -85,17 +88,28 @@ class _Largest:
         columns: NDArray[np.intp],
         values: NDArray[Any],
     ) -> None:
-        """Put candidates among what is kept: by row, then by value, then by column."""
-        changed = np.unique(found)
-        kept = row + changed
-        rows = np.concatenate([np.repeat(changed, self._k), found])
-        every = np.concatenate([self.values[kept].ravel(), values])
-        places = np.concatenate([self.indices[kept].ravel(), columns])
-        order = np.lexsort((places, -every, rows))
-        _, first = np.unique(rows[order], return_index=True)
-        chosen = order[(first[:, np.newaxis] + np.arange(self._k)).ravel()]
-        self.values[kept] = every[chosen].reshape(-1, self._k)
-        self.indices[kept] = places[chosen].reshape(-1, self._k)
+        """Put candidates, which are sorted by `found`, their row, among what is kept.
+
+        Each row of a table holds what is kept and the candidates of one row.
+        """
+        starts = np.flatnonzero(np.diff(found, prepend=-1))
+        counts = np.diff(starts, append=len(found))
+        height, width = len(starts), self._k + int(counts.max())
+        if height > 1 and height * width > _TABLE:
+            half = starts[height // 2]
+            self._merge(row, found[:half], columns[:half], values[:half])
+            self._merge(row, found[half:], columns[half:], values[half:])
+            return
+        kept = row + found[starts]
+        every = np.full((height, width), self._lowest, self.values.dtype)
+        places = np.full((height, width), self._n, np.int64)
+        every[:, : self._k], places[:, : self._k] = self.values[kept], self.indices[kept]
+        at = np.repeat(np.arange(height) * width + self._k - starts, counts) + np.arange(len(found))
+        every.ravel()[at], places.ravel()[at] = values, columns
+        # By value, then by column: of equal entries the first.
+        order = np.lexsort((places, -every))[:, : self._k]
+        self.values[kept] = np.take_along_axis(every, order, axis=1)
+        self.indices[kept] = np.take_along_axis(places, order, axis=1)
 
     def result(self) -> TopK:
         """Return what was found; missing entries are NaN at column -1."""

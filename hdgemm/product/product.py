@@ -265,11 +265,11 @@ class Product:
 
     def _spec(self, operand: Operand, device: DeviceSpec, *, in_place: bool = True) -> OperandSpec:
         matrix = operand.matrix
-        on_gpu = isinstance(matrix, DeviceArrayMatrix)
+        no_file = isinstance(matrix, (DeviceArrayMatrix, FunctionMatrix))
         resident = in_place and not operand.conj and self._in_reach(matrix, device)
         return OperandSpec(
             operand.trans,
-            "memory" if matrix.array is not None or on_gpu else "file",
+            "memory" if no_file or matrix.array is not None else "file",
             "resident" if resident else "staged",
             matrix.dtype.itemsize,
             matrix.chunk,

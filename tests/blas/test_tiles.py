@@ -293,6 +293,30 @@ def test_topk_is_pythons(data):
     np.testing.assert_array_equal(found.values, values)
 
 
+@pytest.mark.parametrize("most", [1, 100])
+def test_topk_sorts_candidates_by_parts_of_a_tile(monkeypatch, most):
+    monkeypatch.setattr(hdgemm.blas.topk, "_TABLE", 40)
+    rng = np.random.default_rng(most)
+    a, b = (rng.integers(-most, most, (rows, 5)).astype(float) for rows in (40, 70))
+    for tile in (None, (16, 8, 8)):
+        options = hdgemm.Options(host_memory="64MB", devices="host", tile=tile)
+        found = hdgemm.topk(a, b, 6, trans_b=True, options=options)
+        values, indices = expected(a @ b.T, 6)
+        np.testing.assert_array_equal(found.indices, indices)
+        np.testing.assert_array_equal(found.values, values)
+
+
+def test_tiles_for_a_function_cost_no_requests_to_files(tmp_path):
+    np.save(tmp_path / "A.npy", np.ones((3000, 64), np.float32))
+    options = hdgemm.Options(host_memory="20MB", devices="host", tile=(500, 600, 64))
+    paths = tmp_path / "A.npy", tmp_path / "A.npy"
+    places = [
+        hdgemm.plan(*paths, trans_b=True, out=out, options=options)[0].problem.c.place
+        for out in (lambda *_: None, tmp_path / "C.npy")
+    ]
+    assert places == ["memory", "file"]
+
+
 def test_topk_of_nan_and_inf():
     rows = np.array([
         [np.nan, 1, np.nan, 3, np.nan], [np.nan] * 5, [-np.inf] * 5,
