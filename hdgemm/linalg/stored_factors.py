@@ -81,12 +81,18 @@ def reserve_beside(
     ------
     InputError
         When ``LU.piv.npy``, for the factors ``LU.npy``, is the file of A or of the other result, or
-        cannot be created.
+        cannot be created, or ``LU.factor.json`` is a file that no factorisation wrote.
     MatrixIOError
         When the space is missing.
     """
     files, operand = _files(target), getattr(a, "operand", None)
     read = None if operand is None else operand.matrix
+    if files is not None and files.stored_by(kind) and files.is_foreign:
+        raise InputError(
+            f"{files.description} was written by no factorisation, and this one saves a file "
+            "there: rename that file, or choose another out",
+            path=str(files.description),
+        )
     for path in () if files is None else files.stored_by(kind):
         for matrix, what in ((read, "the matrix"), (_place(other), "another result")):
             if matrix == path or (matrix is not None and overlaps(path, matrix)):

@@ -12,6 +12,7 @@ from hdgemm.errors import DoesNotFitError, HdgemmError, MatrixIOError
 from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices._conversion_copy import copy_converted
 from hdgemm.matrices.base import Matrix
+from hdgemm.matrices.generated import calling_function
 from hdgemm.options import Options
 from hdgemm.units import format_size
 
@@ -105,7 +106,7 @@ class RectangleMatrix(Matrix):
             copy_converted(target, self._fetch(rows, cols))
 
     def _fetch(self, rows: slice, cols: slice) -> NDArray[Any]:
-        with self._named("read", rows, cols), self._reading:
+        with self._named("read", rows, cols), self._reading, calling_function():
             block = np.asarray(self._store[rows, cols])
         expected = rows.stop - rows.start, cols.stop - cols.start
         if block.shape != expected:
@@ -153,7 +154,7 @@ class RectangleMatrix(Matrix):
         for rows, cols in self._blocks(row, col, tile.shape):
             source = tile[rows.start - row : rows.stop - row, cols.start - col : cols.stop - col]
             block = np.ascontiguousarray(source).astype(self.dtype, casting="same_kind", copy=False)
-            with self._named("write", rows, cols), self._writing:
+            with self._named("write", rows, cols), self._writing, calling_function():
                 self._store[rows, cols] = block
 
     def flush(self) -> None:

@@ -64,6 +64,17 @@ class FactorFiles(NamedTuple):
         with os.fdopen(open_regular(self.description), "rb") as stream:
             return stream.read(_LONGEST).decode()
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether a file with the description's name is there that no factorisation wrote."""
+        try:
+            record = json.loads(self.text())
+        except (OSError, InputError):
+            return False
+        except (ValueError, RecursionError):
+            return True
+        return not (isinstance(record, dict) and record.get("kind") in list(ARRAYS))
+
     def stored_by(self, kind: str) -> list[Path]:
         """Return the files that a kind of factorisation stores; none for other results."""
         if kind not in ARRAYS:

@@ -222,11 +222,12 @@ class Location:
 
     def check_suffix(self) -> None:
         """Raise `InputError` for a matrix that would be created under another format's suffix, or
-        for an item of a store with one colon before its name.
+        for an item of a store with one colon before its name, or for a file among a store's.
         """
         kind = self.kind
         if kind.whole_file:
             self._check_colons()
+            self._check_folders()
         if kind.refuses_suffix(self.path.suffix.lower()):
             stem = self.path.with_suffix("")
             raise InputError(
@@ -243,6 +244,15 @@ class Location:
                         f"{self.path} is no item of {store}{suffix}: write two colons before its "
                         f"name, {store}{suffix}::{item}"
                     )
+
+    def _check_folders(self) -> None:
+        stores = [each for each in _FORMATS.values() if each.item_folders]
+        for folder in self.path.absolute().parents:
+            if any(each.recognises(folder, b"") for each in stores):
+                raise InputError(
+                    f"{self.path} lies among the files of the store {folder}: choose another "
+                    f"folder, or an array of the store, {folder}::NAME"
+                )
 
     def holds_matrix(self) -> bool:
         """Say whether a matrix is stored there; False for object stores, which replace none."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, overload
 
 import numpy as np
 
-from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
+from hdgemm.errors import DoesNotFitError, HdgemmError, InputError, InputTypeError
 from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices._indexing import select
 from hdgemm.matrices._strided import Strided
@@ -122,9 +122,8 @@ class StoredMatrix(ArrayProtocols):
         """
         selected = select(key, self.shape)
         view = self._selected(selected.rows, selected.cols)
-        if 1 in selected.dropped and np.ndim(value) == 1:
-            value = np.asarray(value)[:, np.newaxis]
-        view.write(value)
+        array = _elements(value)
+        view.write(array[:, np.newaxis] if 1 in selected.dropped and array.ndim == 1 else array)
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         """Yield each row as an array; rows are read by blocks."""
@@ -221,7 +220,7 @@ class StoredMatrix(ArrayProtocols):
             raise InputError(
                 f"{operand.matrix.name} was opened for reading only: open it with mode='r+'"
             )
-        array = np.asarray(value)
+        array = _elements(value)
         _check_cast(array.dtype, self.dtype, operand.matrix.name)
         try:
             tile = np.broadcast_to(array, self.shape)
@@ -364,6 +363,18 @@ def _empty(operand: Operand) -> NDArray[Any]:
     )
     stored: NDArray[Any] = memory.view(dtype).reshape(matrix.shape)
     return stored.T if operand.trans else stored
+
+
+def _elements(value: ArrayLike | StoredMatrix) -> NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except HdgemmError:
+        raise
+    except ValueError as error:
+        raise InputError(
+            f"a matrix takes a number or an array, this {type(value).__name__} is neither: its "
+            "rows have different lengths"
+        ) from error
 
 
 def _check_cast(found: np.dtype[Any], wanted: np.dtype[Any], what: str) -> None:

@@ -135,8 +135,8 @@ class Session:
         within_a_run = isinstance(threading.current_thread(), Worker) or within_function()
         if not self._running.acquire(blocking=not within_a_run):
             raise InputError(
-                "the session computes what this observer, progress function or generated matrix "
-                "was called for: use another session there, or none"
+                "the session computes what this observer, progress function, generated matrix or "
+                "operand was called for: use another session there, or none"
             )
         try:
             yield

@@ -293,6 +293,26 @@ def test_topk_is_pythons(data):
     np.testing.assert_array_equal(found.values, values)
 
 
+class Multiplying:
+    """A matrix with rectangle indexing that itself calls hdgemm."""
+
+    shape, dtype = (90, 90), np.dtype(float)
+
+    def __init__(self, session):
+        self.session = session
+
+    def __getitem__(self, key):
+        return hdgemm.matmul(WHOLE, np.eye(90), options=TILED, session=self.session)[key]
+
+
+@pytest.mark.parametrize("call", [hdgemm.linalg.svdvals, hdgemm.linalg.svd, hdgemm.linalg.norm])
+def test_an_operand_that_calls_with_its_own_session_is_refused(call):
+    with hdgemm.Session(options=TILED) as session:
+        with pytest.raises(InputError, match="use another session"):
+            call(Multiplying(session), options=TILED, session=session)
+        call(Multiplying(None), options=TILED, session=session)
+
+
 @pytest.mark.parametrize("most", [1, 100])
 def test_topk_sorts_candidates_by_parts_of_a_tile(monkeypatch, most):
     monkeypatch.setattr(hdgemm.blas.topk, "_TABLE", 40)

@@ -173,6 +173,11 @@ def test_refused_arguments(arguments, words):
         linalg.svds(np.ones((40, 30)), **arguments)
 
 
+def test_a_matrix_without_columns_has_no_singular_values():
+    with pytest.raises(InputError, match="has no elements"):
+        linalg.svds(np.ones((5, 0)), 1)
+
+
 def test_elements_that_are_not_finite_are_named():
     a = np.ones((40, 30))
     a[17, 3] = np.nan

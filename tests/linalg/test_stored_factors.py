@@ -176,3 +176,12 @@ def test_an_array_beside_a_factor_that_exceeds_the_memory_is_refused(tmp_path):
         np.lib.format.write_array_header_1_0(file, header)
     with pytest.raises(hdgemm.InputError, match=r"F\.piv\.npy"):
         linalg.open(tmp_path / "F.npy")
+
+
+@pytest.mark.parametrize("content", [b'{"kind": "mill"}', b"[1, 2]", b"notes", b"\xff", b""])
+def test_a_file_that_no_factorisation_wrote_is_kept(tmp_path, content):
+    (tmp_path / "LU.factor.json").write_bytes(content)
+    with pytest.raises(hdgemm.InputError, match="written by no factorisation"):
+        linalg.lu_factor(np.eye(N), out=tmp_path / "LU.npy", options=SLABS)
+    assert (tmp_path / "LU.factor.json").read_bytes() == content
+    assert not (tmp_path / "LU.npy").exists()

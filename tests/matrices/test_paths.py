@@ -262,3 +262,10 @@ def test_threads_that_open_special_files_end(tmp_path):
     for thread in threads:
         thread.join(240)
     assert len(failed) == 8
+
+
+@pytest.mark.parametrize("inside", ["C.npy", "A/C.npy", "A/0/C.bin::30x30:f8"])
+def test_no_output_lies_among_the_files_of_a_store(tmp_path, inside):
+    hdgemm.create(f"{tmp_path}/x.zarr::A", (30, 30), "float64").close()
+    with pytest.raises(InputError, match=r"among the files of the store .*x\.zarr"):
+        hdgemm.matmul(numbers((30, 30)), numbers((30, 30)), out=f"{tmp_path}/x.zarr/{inside}")

@@ -402,3 +402,14 @@ def test_wide_rows_are_read_into_a_column_major_array(tmp_path, dtype):
         matrix[:, :299].read(found[:, 1:])  # 70 rows in strips of 16
     np.testing.assert_array_equal(found[:, 1:], a[:, :299])
     assert (found[:, 0] == -1).all()
+
+
+def test_ragged_lists_are_refused(tmp_path):
+    stored = hdgemm.create(tmp_path / "x.npy", (2, 3), "float64")
+    for key in (0, (slice(None), 1), slice(0, 2)):
+        with pytest.raises(InputError, match="different lengths"):
+            stored[key] = [[1, 2], [3]]
+    stored[:, 1] = [4, 5]
+    stored[0] = hdgemm.open(tmp_path / "x.npy")[1]
+    np.testing.assert_array_equal(stored.read(), [[0, 5, 0], [0, 5, 0]])
+    stored.close()

@@ -203,8 +203,8 @@ def test_a_raw_file_that_is_a_chunk_overlaps_the_array(tmp_path):
     for a in (raw, mapped):
         with pytest.raises(InputError, match="out overlaps b"):
             hdgemm.matmul(wide, a, out=hdgemm.open(tmp_path / "x.zarr", "r+")[:, :20])
-    for out in (raw, mapped):
-        with pytest.raises(InputError, match="out overlaps b"):
+    for out, words in ((raw, "among the files of the store"), (mapped, "out overlaps b")):
+        with pytest.raises(InputError, match=words):
             hdgemm.matmul(wide.T, hdgemm.open(tmp_path / "x.zarr")[:, :20], out=out)
 
 

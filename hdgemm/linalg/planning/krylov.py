@@ -90,6 +90,8 @@ def plan_krylov(
         When k is not in 1 … n, or another argument is out of range.
     """
     wanted = whole_number(k, "k")
+    if n == 0:
+        raise InputError("A has no elements, and so no singular values or eigenvalues")
     if wanted > n:
         raise InputError(f"k must be at most {n}, the smaller extent of A, got {wanted}")
     if not isinstance(tol, float | int) or not 0 <= tol < 1:
