@@ -1,13 +1,14 @@
 """Singular values and components of a tall file: hdgemm against scikit-learn, Dask and SciPy.
 
     python -m bench.tall [--rows 200000] [--columns 200] [--rounds 3] [--peers PYTHON]
+    python -m bench.tall --rows 600000 --columns 500 --keep --only "SciPy svds"   # adds its figures
 
 Each contender has a process of its own, in turns, from cold files, in one cgroup with a memory
 limit, page cache included; those that took long run once. `--peers` is an interpreter that has
 scikit-learn, Dask and SciPy. A result has seconds, the highest anonymous memory that the process
 adds, and the largest error of the values in units of s[0], against LAPACK's in RAM. The bound of
 hdgemm is the sum over passes of max(bytes/β, flops/F), with the rate β at which a plain program
-reads the cold file, in the same round, and BLAS's rate in its plans for F.
+reads the cold file, and the rate F of a square product, both just before.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ import argparse
 import importlib
 import json
 import os
+import shutil
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from bench.harness import MemoryCgroup
 
@@ -37,20 +40,45 @@ CHUNK: Final = 20_000
 LIMIT: Final = 1_500_000_000
 LONG: Final = 15.0
 LONGEST: Final = 150.0
+#: Order of the matrices whose product gives BLAS's rate.
+PRODUCT: Final = 2500
 
 
 def _passes(parts: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
-    """Return bytes, and seconds at BLAS's rate, of the passes of a plan."""
+    """Return bytes and operations of the passes of a plan."""
     found = []
     for part in parts:
         if "each" in part:
             found += part["count"] * _passes([part["each"]])
         elif "kernel_flops" in part:
-            phases = part["expected_phase_seconds"]
-            kernel = phases["panel"] + phases["update"] - part["element_seconds"] / part["cores"]
-            seconds = kernel * part["flops"] / max(1.0, part["kernel_flops"])
-            found.append({"bytes": sum(part["planned_bytes"].values()), "seconds": seconds})
+            found.append({"bytes": sum(part["planned_bytes"].values()), "flops": part["flops"]})
     return found
+
+
+class Rates(NamedTuple):
+    """Bytes a second from a cold file, and operations a second of BLAS."""
+
+    read: float
+    gemm: float
+
+    @classmethod
+    def measured(cls, path: Path) -> Self:
+        """Return the rates of this moment."""
+        return cls(_read_rate(path), _gemm_rate())
+
+    def bound(self, work: Sequence[dict[str, float]]) -> float:
+        """Return the seconds that some passes take at least."""
+        return sum(max(x["bytes"] / self.read, x["flops"] / self.gemm) for x in work)
+
+
+def _gemm_rate() -> float:
+    """Return the operations a second of the fastest of some products of square matrices."""
+    a, seconds = np.ones((PRODUCT, PRODUCT)), []
+    for _ in range(4):
+        began = time.perf_counter()
+        a @ a
+        seconds.append(time.perf_counter() - began)
+    return float(2 * PRODUCT**3 / min(seconds))
 
 
 def _read_rate(path: Path) -> float:
@@ -100,10 +128,10 @@ def hdgemm_svds() -> tuple[Any, dict[str, Any]]:
 
 def hdgemm_pca() -> tuple[Any, dict[str, Any]]:
     """Return the leading components."""
-    from hdgemm import Options
     from hdgemm.decomposition import PCA
 
-    return PCA(K).fit("A.npy", options=Options(host_memory=MEMORY)).singular_values_, {}
+    fitted, facts = _of_hdgemm(PCA(K).fit)
+    return fitted.singular_values_, facts
 
 
 def incremental_pca() -> tuple[Any, dict[str, Any]]:
@@ -197,43 +225,66 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--data", type=Path, default=Path("/tmp"), help="where matrices go")
     parser.add_argument("--peers", default=sys.executable)
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=CONTENDERS,
+        help="run this one, and keep the saved figures of the others, of the same size",
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the matrix for a further run (0 rounds make it)"
+    )
     parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     if asked.contender:
         os.chdir(asked.data)
         contend(asked.contender)
         return 0
-    from bench.harness import MemoryCgroup, data_folder, environment, save
+    from bench.harness import MemoryCgroup, environment, save
 
     where = environment()
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
-    with data_folder(asked.data) as folder, MemoryCgroup(LIMIT) as group:
-        exact = _data(folder, asked.rows, asked.columns)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in asked.only or CONTENDERS}
+    with _matrix(asked) as (folder, exact), MemoryCgroup(LIMIT) as group:
         for _ in range(asked.rounds):
-            rate = _read_rate(folder / "A.npy")
             for name, outcomes in found.items():
                 if not outcomes or outcomes[-1]["seconds"] < LONG:
-                    outcomes.append(_turn(name, asked.peers, folder, group, rate, exact))
-                    print(name, outcomes[-1])
-    results = {
-        "rows": asked.rows,
-        "columns": asked.columns,
-        "k": K,
-        "memory_limit": LIMIT,
-        "contenders": {name: _of_rounds(outcomes) for name, outcomes in found.items()},
-    }
-    save("tall", results, where)
+                    outcomes.append(_turn(name, asked.peers, folder, group, exact))
+                    print(name, outcomes[-1], flush=True)
+    if asked.rounds:
+        save("tall", _results(asked, found, where), where)
     return 0
 
 
+def _results(
+    asked: argparse.Namespace, found: dict[str, list[dict[str, Any]]], where: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the figures of the contenders that ran, and the saved ones of the others."""
+    from bench.harness import RESULTS
+
+    sizes = {"rows": asked.rows, "columns": asked.columns, "k": K, "memory_limit": LIMIT}
+    contenders = {}
+    if asked.only and (saved := RESULTS / "tall.json").exists():
+        earlier = json.loads(saved.read_text())
+        if {name: earlier[name] for name in sizes} == sizes:
+            contenders = earlier["contenders"]
+    measured = {"when": where["when"], "commit": where["commit"]}
+    contenders |= {name: _of_rounds(outcomes) | measured for name, outcomes in found.items()}
+    return {
+        **sizes,
+        "contenders": {name: contenders[name] for name in CONTENDERS if name in contenders},
+    }
+
+
 def _turn(
-    name: str, peers: str, folder: Path, group: MemoryCgroup, rate: float, exact: tuple[Any, Any]
+    name: str, peers: str, folder: Path, group: MemoryCgroup, exact: tuple[Any, Any]
 ) -> dict[str, Any]:
     """Run one contender; return seconds, memory, error, and the seconds of its bound."""
     from bench.harness import ROOT, drop_cached
 
+    ours = name.startswith("hdgemm")
+    rates = Rates.measured(folder / "A.npy") if ours else None
     drop_cached([folder / "A.npy"])
-    python = sys.executable if name.startswith("hdgemm") else peers
+    python = sys.executable if ours else peers
     command = [python, "-P", str(ROOT / "bench" / "tall.py"), "--contender", name]
     done = group.run([*command, "--data", str(folder)], timeout=LONGEST)
     (folder / "U.npy").unlink(missing_ok=True)
@@ -241,8 +292,8 @@ def _turn(
         print(done.stderr)
         return {"status": done.status, "seconds": done.seconds}
     outcome: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if (work := outcome.pop("work", None)) is not None:
-        outcome["bound"] = sum(max(x["bytes"] / rate, x["seconds"]) for x in work)
+    if (work := outcome.pop("work", None)) is not None and rates is not None:
+        outcome |= {"bound": rates.bound(work), **rates._asdict()}
     s, reference = np.array(outcome.pop("s")), exact["PCA" in name]
     outcome["error"] = float(np.abs(s - reference[: len(s)]).max() / reference[0])
     return outcome
@@ -261,17 +312,34 @@ def _of_rounds(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
     if "bound" in outcomes[0]:
         found["of_bound"] = spread([each["seconds"] / each["bound"] for each in outcomes])
+        found |= {name: spread([each[name] for each in outcomes]) for name in ("read", "gemm")}
     return found
 
 
-def _data(folder: Path, rows: int, columns: int) -> tuple[Any, Any]:
-    """Write A; return the singular values of A and of the centred A."""
+@contextmanager
+def _matrix(asked: argparse.Namespace) -> Iterator[tuple[Path, tuple[Any, Any]]]:
+    """Give a folder with A, and the singular values of A and of the centred A."""
+    folder: Path = asked.data / f"tall-{asked.rows}x{asked.columns}"
+    values = folder / "values.npy"
+    try:
+        if not values.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            np.save(values, _values(folder / "A.npy", asked.rows, asked.columns))
+        whole, centred = np.load(values)
+        yield folder, (whole, centred)
+    finally:
+        if not asked.keep:
+            shutil.rmtree(folder)
+
+
+def _values(path: Path, rows: int, columns: int) -> Any:
+    """Write A; return the singular values of A and of the centred A, by LAPACK."""
     a = np.random.default_rng(0).standard_normal((rows, columns))
     a /= np.arange(1, columns + 1)
-    np.save(folder / "A.npy", a)
+    np.save(path, a)
     whole = np.linalg.svd(a, compute_uv=False)
     a -= a.mean(axis=0)
-    return whole, np.linalg.svd(a, compute_uv=False)
+    return np.array([whole, np.linalg.svd(a, compute_uv=False)])
 
 
 if __name__ == "__main__":
