@@ -163,10 +163,9 @@ def pca(
 class PCA:
     """Principal components of m samples (rows) of n features, read once or in a few passes.
 
-    Names, attributes and signs are scikit-learn's. ``"full"`` reduces [1 | X] to a triangle by TSQR
-    in one pass: its first row has the mean, the rest is the triangle of the centred samples, so
-    that a mean of any size does no harm. ``"krylov"`` finds the leading components by block Krylov
-    on the centred samples. Nothing is written but results.
+    Names, attributes and signs are scikit-learn's. ``"full"`` finds the mean and, by TSQR, the
+    triangle of the centred samples in one pass: a mean of any size does no harm. ``"krylov"`` finds
+    the leading components by block Krylov on the centred samples. Nothing is written but results.
 
     Parameters
     ----------

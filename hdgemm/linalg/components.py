@@ -17,8 +17,9 @@ from hdgemm.errors import InputError
 from hdgemm.linalg._krylov_iteration import KrylovIteration, ValuePlans, largest
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
-from hdgemm.linalg.planning.rows import r_factor_work, rows_for
+from hdgemm.linalg.planning.rows import centred_work, rows_for
 from hdgemm.linalg.results import Result, open_results, outputs_of
+from hdgemm.linalg.rows.centred_r_factor import CentredRFactor
 from hdgemm.linalg.rows.checkpoint import (
     RunLimits,
     durable_rows,
@@ -29,7 +30,6 @@ from hdgemm.linalg.rows.checkpoint import (
 from hdgemm.linalg.rows.column_moments import ColumnMoments
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import NormalProduct, StoredProduct, product_work
-from hdgemm.linalg.rows.r_factor import RFactor
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
 from hdgemm.linalg.rows.tsqr import ProjectedTriangle
@@ -216,7 +216,7 @@ class _Fit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _CentredTriangle:
-    """All singular values from the triangle of [1 | X - shift], in one pass."""
+    """All singular values from the triangle of the centred X, in one pass."""
 
     rows: TallRows
     reading: RowPlan
@@ -227,8 +227,8 @@ class _CentredTriangle:
     @classmethod
     def of(cls, source: StoredMatrix, run: OpenRun, *, standardize: bool) -> Self:
         """Plan the pass and the decomposition."""
-        rows = TallRows(source, source.dtype.newbyteorder("="), ones=True)
-        reading = rows_for(rows.shape, [r_factor_work(rows.shape)], folder_of(source), run)
+        rows = TallRows(source, source.dtype.newbyteorder("="))
+        reading = rows_for(rows.shape, [centred_work(rows.shape)], folder_of(source), run)
         dense = plan_dense("SVD of R", rows.shape.n, rows.dtype, run, vectors=True)
         return cls(rows, reading, dense, standardize, RunLimits.of(run))
 
@@ -240,11 +240,9 @@ class _CentredTriangle:
     def find(self, passes: Passes) -> tuple[Centred, dict[str, Any]]:
         """Return the decomposition."""
         rows, (m, n) = self.rows, self.rows.a.shape
-        shift = estimated_mean(rows.a, rows.dtype)
-        triangle = RFactor(n + 1, rows.dtype)
-        passes.reduce(replace(rows, shift=shift), [triangle], self.reading)
-        mean = shift + triangle.r[0, 1:] / triangle.r[0, 0]
-        r, scale = np.asfortranarray(triangle.r[1:, 1:]), None
+        triangle = CentredRFactor(estimated_mean(rows.a, rows.dtype))
+        passes.reduce(rows, [triangle], self.reading)
+        r, scale = triangle.r, None
         if self.standardize:
             # The columns of R have the norms of the centred columns.
             scale = standard_deviations((r.astype(float) ** 2).sum(axis=0), m)
@@ -252,7 +250,7 @@ class _CentredTriangle:
         found, least = passes.dense(self.dense, lambda: TriangleSvd.of(r)), min(m, n)
         s = found.s[:least]
         total = float(np.sum(s.astype(float) ** 2))
-        return Centred(mean, scale, s, found.vh[:least], total), {}
+        return Centred(triangle.mean, scale, s, found.vh[:least], total), {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +277,7 @@ class _CentredTriplets:
             tol=request.tol, maxiter=None, block=block, seed=request.seed,
         )  # fmt: skip
         reading = rows_for(shape, [ColumnMoments(0, dtype).work(shape)], folder, run)
+        shape = shape.transformed  # centred
         work = NormalProduct(np.zeros((0, extents.width), dtype)).work(shape)
         application = plan_application(extents, n, work, shape, folder, run)
         iteration = KrylovIteration(rows, extents, application, run)
@@ -408,8 +407,9 @@ def prepare(
             Result.of(outs[2], a, source, (n,), dtype),
         )
         rows = TallRows(source, dtype, check_finite=False)
-        work = product_work(rows.shape, (k,), results[0].output.matrix.dtype)
-        forming = rows_for(rows.shape, [work], folder_of(source), run)
+        shape = rows.shape.transformed  # centred
+        work = product_work(shape, (k,), results[0].output.matrix.dtype)
+        forming = rows_for(shape, [work], folder_of(source), run)
         parts = (*planned.fit.parts, forming)
 
         decisive = {"routine": "pca", "whiten": whiten, **asdict(request), "n_components": k}

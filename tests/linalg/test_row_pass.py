@@ -2,17 +2,21 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 from hypothesis import given, settings, strategies as st
 
 import hdgemm
 from hdgemm.call.keywords import Call
 from hdgemm.call.run import open_run
 from hdgemm.errors import DoesNotFitError
+from hdgemm.linalg.rows import centred_r_factor
+from hdgemm.linalg.rows.centred_r_factor import CentredRFactor
 from hdgemm.linalg.rows.products import NormalProduct, StoredProduct
+from hdgemm.linalg.rows.r_factor import RFactor
 from hdgemm.linalg.rows.row_pass import RowPass, plan_for
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
 from hdgemm.linalg.rows.sums import Gram, Moments, Norm
-from hdgemm.linalg.rows.tsqr import Triangle
+from hdgemm.linalg.rows.tsqr import ProjectedTriangle, Triangle
 from tests.linalg.matrices import DTYPES, SOUND, random_matrix, residual_ratio, widened
 from tests.reference import assert_close_in_eps
 
@@ -123,6 +127,42 @@ def test_a_mean_of_1e8_times_the_spread_does_no_harm(drift):
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("drift", [0.0, 20.0, 1e8])
+@pytest.mark.parametrize("mean", [0.0, 1.0, 1e8])
+def test_r_of_centred_rows_in_either_order(monkeypatch, mean, drift, order):
+    monkeypatch.setattr(centred_r_factor, "strip_rows", lambda _n, _dtype: 30)
+    spread = random_matrix(2000, 4, "float64") + drift * np.linspace(0, 1, 2000)[:, np.newaxis]
+    a = np.asarray(spread + mean, order=order)
+    exact_mean = (a - mean).mean(axis=0) + mean
+    exact = (a - mean) - (a - mean).mean(axis=0)
+    source = hdgemm.open(a)
+    centred = CentredRFactor(estimated_mean(source, a.dtype))
+    run_pass(TallRows(source, a.dtype), [centred], height=100, cores=3)
+    norms = np.linalg.norm(exact, axis=0)
+    expected = scipy.linalg.svdvals(exact / norms)
+    found = scipy.linalg.svdvals(centred.r / norms)
+    assert np.abs(found - expected).max() < 1e-13
+    np.testing.assert_allclose(centred.mean, exact_mean, rtol=4e-16, atol=1e-15 * drift + 1e-16)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    m=st.integers(1, 60), n=st.integers(1, 6), height=st.integers(1, 9), cores=st.integers(1, 4),
+    dtype=st.sampled_from(DTYPES), mean=st.sampled_from([0.0, 3.0]), constant=st.booleans(),
+)  # fmt: skip
+def test_centred_rows_for_any_blocks(m, n, height, cores, dtype, mean, constant):
+    a = random_matrix(m, n, dtype, seed=m) + np.dtype(dtype).type(mean)
+    a[:, : constant * n // 2] = mean
+    centred = CentredRFactor(estimated_mean(hdgemm.open(a), a.dtype))
+    run_pass(TallRows(hdgemm.open(a), a.dtype), [centred], height=height, cores=cores)
+    exact = widened(a) - widened(a).mean(axis=0)
+    r, eps = widened(centred.r), np.finfo(dtype).eps
+    error = r.conj().T @ r - exact.conj().T @ exact
+    assert np.abs(error).max() <= 100 * max(1, m) * eps * max(1, mean) ** 2
+    np.testing.assert_allclose(centred.mean, widened(a).mean(axis=0), rtol=0, atol=30 * eps)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
 def test_rows_of_a_product_are_stored(tmp_path, order):
     a, w = random_matrix(50, 5, "float64"), random_matrix(5, 3, "float64", 1)
     reports = []
@@ -171,11 +211,29 @@ def test_the_frobenius_norm_neither_overflows_nor_underflows(scale):
     assert norm.value == pytest.approx(np.linalg.norm(a) * scale, rel=1e-14)
 
 
-def test_an_array_is_reduced_in_its_place():
-    a = np.asfortranarray(random_matrix(40, 3, "float64"))
-    events = []
-    run_pass(TallRows(hdgemm.open(a), a.dtype), [Gram(3, a.dtype)], observer=events.append)
-    assert {event.stage for event in events} == {"mult1"}
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(
+    ("make", "orders"),
+    [
+        (lambda: Gram(3, np.dtype("float64")), "F"),
+        (lambda: NormalProduct(np.eye(3)), "CF"),
+        (lambda: ProjectedTriangle(np.eye(3)), "CF"),
+        (lambda: RFactor(3, np.dtype("float64")), "CF"),
+        (lambda: CentredRFactor(np.zeros(3)), "CF"),
+        (lambda: Triangle.zeros(3, 0, np.dtype("float64")), ""),
+    ],
+    ids=["Gram", "NormalProduct", "ProjectedTriangle", "RFactor", "CentredRFactor", "Triangle"],
+)
+def test_an_array_is_reduced_in_its_place_where_the_plan_says_so(make, orders, order):
+    a = np.asarray(random_matrix(40, 3, "float64"), order=order)
+    before, events, reports = a.copy(), [], []
+    rows = TallRows(hdgemm.open(a), a.dtype)
+    plan = run_pass(rows, [make()], observer=events.append, report=reports.append)
+    in_place = order in orders
+    assert plan.in_place == in_place
+    assert {event.stage for event in events} == ({"mult1"} if in_place else {"load1", "mult1"})
+    assert plan.planned_bytes["load1"] == reports[0].moved_bytes.get("load1", 0)
+    np.testing.assert_array_equal(a, before)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -50,8 +50,9 @@ def strip_rows(n: int, dtype: np.dtype[Any]) -> int:
 class RowShape(NamedTuple):
     """The rows that a pass reads: m×n of A and m×p of B beside it, as they are in memory.
 
-    The first `made` columns of A are made in memory: a column of ones. With `in_place`, A is an
-    array that is reduced where it lies: its rows are neither read nor copied.
+    The first `made` columns of A are made in memory: a column of ones. `orders` has ``"C"`` and
+    ``"F"`` for the orders of an array A whose rows are the blocks as they are: reducers can work
+    in it, and its rows are neither read nor copied.
     """
 
     m: int
@@ -59,10 +60,15 @@ class RowShape(NamedTuple):
     p: int
     dtype: str
     made: int = 0
-    in_place: bool = False
+    orders: str = ""
 
     def __str__(self) -> str:
         return f"a {self.m}×{self.n - self.made} {self.dtype} matrix"
+
+    @property
+    def transformed(self) -> RowShape:
+        """The shape of blocks that differ from the rows of A: they are copies."""
+        return self._replace(orders="")
 
     @property
     def row_bytes(self) -> int:
@@ -71,9 +77,7 @@ class RowShape(NamedTuple):
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of a row that are read."""
-        if self.in_place:
-            return 0
+        """Bytes of a row that are read, where it is not reduced in its place."""
         return self.row_bytes - self.made * np.dtype(self.dtype).itemsize
 
 
@@ -105,8 +109,10 @@ class RowWork:
         Rows of a block from which a further core is worth its memory.
     required_rows
         Rows that the first block of each core needs.
-    copies
-        Whether it overwrites blocks, or needs them in column-major order.
+    column_major
+        It needs blocks in column-major order; other blocks have the order of the stored matrix.
+    overwrites
+        It changes the elements of the blocks. Only the last reducer of a pass may.
     """
 
     name: str
@@ -120,7 +126,8 @@ class RowWork:
     element_seconds: float = _ELEMENT_SECONDS
     least_rows: int = 1
     required_rows: int = 0
-    copies: bool = False
+    column_major: bool = False
+    overwrites: bool = False
 
 
 def triangle_work(shape: RowShape) -> RowWork:
@@ -136,7 +143,8 @@ def triangle_work(shape: RowShape) -> RowWork:
         core_bytes=itemsize * (n * width + 2 * REFLECTORS * width),
         of_gemm=_OF_GEMM,
         least_rows=n // 4 + 1,
-        copies=True,
+        column_major=True,
+        overwrites=True,
     )
 
 
@@ -157,8 +165,16 @@ def r_factor_work(shape: RowShape) -> RowWork:
         triangle_work(shape),
         core_bytes=whole.core_bytes + rows * width * dtype.itemsize,
         of_gemm=_OF_GEMM_OR_SUMS,
-        copies=False,
+        column_major=False,
+        overwrites=False,
     )
+
+
+def centred_work(shape: RowShape) -> RowWork:
+    """Return the work of the R of centred rows, of which a strip is held besides."""
+    dtype, work = np.dtype(shape.dtype), r_factor_work(shape)
+    strip = min(shape.m, strip_rows(shape.n, dtype)) * shape.n * dtype.itemsize
+    return replace(work, core_bytes=work.core_bytes + strip)
 
 
 def least_squares_work(shape: RowShape) -> RowWork:
@@ -185,7 +201,7 @@ class RowPlan(NamedTuple):
 
     Parameters
     ----------
-    m, n, p, dtype, made, in_place
+    m, n, p, dtype, made
         See `RowShape`.
     rows, cores
         Rows of a block, and blocks that are reduced at once.
@@ -199,6 +215,8 @@ class RowPlan(NamedTuple):
         Time of one core for all elements besides.
     stored
         Bytes that are stored for each row.
+    in_place
+        A is an array in which the reducers work: its rows are neither read nor copied.
     expected_phase_seconds
         By the phases of a report; empty before `priced`.
     """
@@ -223,12 +241,17 @@ class RowPlan(NamedTuple):
     @property
     def shape(self) -> RowShape:
         """The rows that the pass reads."""
-        return RowShape(self.m, self.n, self.p, self.dtype, self.made, self.in_place)
+        return RowShape(self.m, self.n, self.p, self.dtype, self.made)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of a row that are read."""
+        return 0 if self.in_place else self.shape.read_bytes
 
     @property
     def planned_bytes(self) -> dict[Stage, int]:
         """Bytes that each stage moves: A and B are read once."""
-        read: dict[Stage, int] = {"load1": self.m * self.shape.read_bytes}
+        read: dict[Stage, int] = {"load1": self.m * self.read_bytes}
         return read | ({"store2": self.m * self.stored} if self.stored else {})
 
     @property
@@ -330,13 +353,16 @@ def plan_pass(
 
 
 def _plan_of(shape: RowShape, works: Sequence[RowWork], rows: int, cores: int) -> RowPlan:
+    orders = shape.orders
+    if any(work.column_major for work in works):
+        orders = orders.replace("C", "")
     return RowPlan(
         *shape[:4],
         rows,
         cores,
         host_bytes=0,
         made=shape.made,
-        in_place=shape.in_place and not any(work.copies for work in works),
+        in_place=bool(orders) and not any(work.overwrites for work in works),
         name=_names(works),
         flops=sum(work.flops for work in works),
         kernel_flops=sum(work.flops / work.of_gemm for work in works),

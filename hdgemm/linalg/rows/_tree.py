@@ -7,7 +7,7 @@ to working precision whatever the condition of A.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -42,7 +42,8 @@ def reflectors_work(shape: RowShape, stored: np.dtype[Any]) -> RowWork:
         of_gemm=work.of_gemm,
         least_rows=work.least_rows,
         required_rows=max(1, shape.n),
-        copies=True,
+        column_major=True,
+        overwrites=True,
     )
 
 
@@ -59,7 +60,7 @@ def q_work(shape: RowShape, k: int, stored: np.dtype[Any]) -> RowWork:
         of_gemm=work.of_gemm,
         least_rows=work.least_rows,
         required_rows=max(1, shape.n),
-        copies=True,
+        column_major=True,
     )
 
 
@@ -84,9 +85,6 @@ class StoredReflectors(Reducer):
     joins
         For each further core, the reflectors that joined its triangle to those before it.
     """
-
-    column_major: ClassVar[bool] = True
-    overwrites: ClassVar[bool] = True
 
     def __init__(self, n: int, dtype: np.dtype[Any], target: StoredMatrix) -> None:
         self.r = np.zeros((n, n), dtype, "F")
@@ -169,8 +167,6 @@ class FormQ(Reducer):
     core
         The core whose blocks these are.
     """
-
-    column_major: ClassVar[bool] = True
 
     def __init__(
         self, tops: Sequence[Top], first: Sequence[int], target: StoredMatrix, core: int = 0

@@ -140,10 +140,14 @@ class RFactor(Reducer):
                 rows = beside[: len(rows)]
                 rows[:, : self._n] = a[first : first + height]
                 rows[:, self._n :] = block.b[first : first + height]
-            if not self._added(rows, memory):
-                below = memory[: rows.size].reshape(rows.shape, order="F")
-                below[:] = rows
-                self._reflect(below)
+            self._reduce(rows, memory)
+
+    def _reduce(self, rows: NDArray[Any], memory: NDArray[Any]) -> None:
+        """Add a strip of rows to the sum, or reduce a copy of it by Householder's method."""
+        if not self._added(rows, memory):
+            below = memory[: rows.size].reshape(rows.shape, order="F")
+            below[:] = rows
+            self._reflect(below)
 
     def combine(self, other: Self) -> None:
         """Reduce the triangle of other rows, which is overwritten."""

@@ -44,10 +44,6 @@ class Reducer(ABC):
 
     Attributes
     ----------
-    column_major
-        It needs blocks in column-major order; other blocks have the order of the stored matrix.
-    overwrites
-        It changes the elements of the blocks. At most one reducer of a pass may, the last one.
     separate
         What it accumulates lies in memory of its own, apart from the memory of the other cores'
         reducers: another process can accumulate it.
@@ -56,14 +52,12 @@ class Reducer(ABC):
         pass may have one.
     """
 
-    column_major: ClassVar[bool] = False
-    overwrites: ClassVar[bool] = False
     separate: ClassVar[bool] = True
     target: StoredMatrix | None = None
 
     @abstractmethod
     def work(self, shape: RowShape) -> RowWork:
-        """Return flops and memory for a pass over rows of some shape: what a plan needs."""
+        """Return flops, memory and use of the blocks for a pass over rows of some shape."""
 
     def flops(self, rows: int, shape: RowShape) -> int:
         """Return the floating-point operations of a block of rows."""

@@ -94,15 +94,20 @@ class RowPass:
         checkpoint: RowCheckpoint | None = None,
         first: int = 0,
     ) -> None:
-        if any(reducer.overwrites or reducer.target is not None for reducer in reducers[:-1]):
+        works = [reducer.work(plan.shape) for reducer in reducers]
+        stores = [reducer.target is not None for reducer in reducers]
+        if any(stores[:-1]) or any(work.overwrites for work in works[:-1]):
             raise ValueError(
                 "only the last reducer of a pass may overwrite its blocks or store rows"
             )
+        self._column_major = any(work.column_major for work in works)
+        self._array = rows.array if plan.in_place else None
+        if self._array is None:  # also where an earlier pass led to a scale
+            plan = plan._replace(in_place=False)
         self._rows, self._reducers, self._plan = rows, reducers, plan
         self._recorder = Recorder(callbacks, plan.flops)
         self._checkpoint, self._reverse = checkpoint, reverse
         self._first = first
-        self._column_major = any(reducer.column_major for reducer in reducers)
         self._kept: dict[int, int] = {}
         self._checks: dict[int, RowChecks] = {}
         self._stop = threading.Event()
@@ -174,8 +179,7 @@ class RowPass:
             for core in range(plan.cores)
             for first, last in self._places(core)[self._kept.get(core, 0) :]
         )
-        shape = plan.shape._replace(in_place=self._in_place)
-        moved: dict[Stage, int] = {"load1": left * shape.read_bytes}
+        moved: dict[Stage, int] = {"load1": left * plan.read_bytes}
         return moved | ({"store2": left * plan.stored} if plan.stored else {})
 
     def _reduce(self, core: int, reducers: Sequence[Reducer]) -> Sequence[Reducer]:
@@ -214,19 +218,6 @@ class RowPass:
                 reducer.target[first : first + len(a), :] = stored
             if core in self._checks:
                 self._checks[core].add(stored)
-
-    @property
-    def _in_place(self) -> bool:
-        """Whether the blocks are parts of an array, which nothing changes."""
-        return self._array is not None
-
-    @property
-    def _array(self) -> NDArray[Any] | None:
-        """A, where the reducers can work in it."""
-        rows, last = self._rows, self._reducers[-1]
-        array = rows.array if rows.shape.in_place and not last.overwrites else None
-        fits = array is not None and (not self._column_major or array.flags.f_contiguous)
-        return array if fits else None
 
     def _blocks(self, core: int, done: int, reads: ReadAhead) -> Iterator[RowBlock]:
         """Yield the blocks of a core but the first `done`, until a core fails."""

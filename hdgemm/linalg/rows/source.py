@@ -69,8 +69,8 @@ class TallRows:
     def shape(self) -> RowShape:
         """The extents of the blocks, the column of ones included."""
         (m, n), p = self.a.shape, 0 if self.b is None else self.b.shape[1]
-        in_place = self.b is None and self.array is not None
-        return RowShape(m, n + self.ones, p, self.dtype.name, int(self.ones), in_place)
+        orders = "" if self.array is None else _orders(self.array)
+        return RowShape(m, n + self.ones, p, self.dtype.name, int(self.ones), orders)
 
     @property
     def transforms(self) -> bool:
@@ -83,11 +83,10 @@ class TallRows:
         """A, where it is an array whose rows are the blocks; None where they must be copied."""
         operand = self.a.operand
         array = operand.matrix.array
-        if array is None or array.dtype != self.dtype or self.transforms:
+        if array is None or array.dtype != self.dtype or self.transforms or self.b is not None:
             return None
         array = array.T if operand.trans else array
-        contiguous = array.flags.c_contiguous or array.flags.f_contiguous
-        return array if contiguous and array.flags.aligned else None
+        return array if _orders(array) and array.flags.aligned else None
 
     def buffer(self, rows: int) -> NDArray[np.uint8]:
         """Return memory for a block of so many rows, unmapped with its last view.
@@ -161,6 +160,11 @@ class TallRows:
             for block in (a, b):
                 for rows, cols in _strips(block):
                     block[rows, cols] *= roots[rows, np.newaxis]
+
+
+def _orders(array: NDArray[Any]) -> str:
+    """Return ``"C"`` and ``"F"`` for the orders that an array has."""
+    return "C" * array.flags.c_contiguous + "F" * array.flags.f_contiguous
 
 
 def tall_view(a: StoredMatrix) -> tuple[StoredMatrix, bool]:

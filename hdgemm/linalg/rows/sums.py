@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def gram_work(shape: RowShape) -> RowWork:
         result="A^H·A",
         flops=flops_per_multiply_add(shape.dtype) * shape.m * shape.n * (shape.n + 1) // 2,
         core_bytes=shape.n**2 * (2 * wide + itemsize),
-        copies=True,
+        column_major=True,
     )
 
 
@@ -47,6 +47,7 @@ def moments_work(shape: RowShape) -> RowWork:
         name="moments",
         result="co-moments",
         element_seconds=_CENTRING_SECONDS,
+        overwrites=True,
     )
 
 
@@ -58,8 +59,6 @@ class Gram(Reducer):
     gram
         float64 or complex128; the other triangle is zero.
     """
-
-    column_major: ClassVar[bool] = True
 
     def __init__(self, n: int, dtype: np.dtype[Any]) -> None:
         self._dtype = dtype
@@ -115,8 +114,6 @@ class Moments(Gram):
     gram
         The lower triangle of ``(A - mean)^H·W·(A - mean)``.
     """
-
-    overwrites: ClassVar[bool] = True
 
     def __init__(self, n: int, dtype: np.dtype[Any]) -> None:
         super().__init__(n, dtype)

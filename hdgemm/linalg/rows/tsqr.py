@@ -7,7 +7,7 @@ triangles of all cores are combined at the end.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -51,9 +51,6 @@ class Triangle(Reducer):
     r, c, residues
         These three arrays; of a matrix with fewer than n rows, R ends with rows of zeros.
     """
-
-    column_major: ClassVar[bool] = True
-    overwrites: ClassVar[bool] = True
 
     def __init__(self, r: NDArray[Any], c: NDArray[Any], residues: NDArray[Any]) -> None:
         self.r, self.c, self.residues = r, c, residues
@@ -138,6 +135,8 @@ class ProjectedTriangle(Reducer):
             core_bytes=triangle.core_bytes + product.core_bytes,
             row_bytes=product.row_bytes,
             of_gemm=1.0,
+            column_major=False,
+            overwrites=False,
         )
 
     def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
