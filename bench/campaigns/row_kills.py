@@ -15,7 +15,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -38,18 +38,33 @@ BLOCK: Final = 1000
 #: Order of the matrix of `eigsh`.
 ORDER: Final = 2000
 
-#: Function, keywords, and number of results.
-ROUTINES: Final[Mapping[str, tuple[Any, dict[str, Any], int]]] = {
-    "cov": (linalg.cov, {"rowvar": False}, 1),
-    "corrcoef": (linalg.corrcoef, {"rowvar": False}, 1),
-    "svdvals": (linalg.svdvals, {}, 1),
-    "svd": (linalg.svd, {}, 3),
-    "svd by reflectors": (linalg.svd, {}, 3),
-    "pinv": (linalg.pinv, {}, 1),
-    "pca": (pca, {"k": 5}, 3),
-    "pca by Krylov": (pca, {"k": 5, "svd_solver": "krylov"}, 3),
-    "svds": (linalg.svds, {"k": 5, "block": 10}, 3),
-    "eigsh": (linalg.eigsh, {"k": 5, "block": 20, "tol": 1e-6}, 2),
+#: Right-hand sides of the routines that take B.
+SIDES: Final = 3
+
+
+class Routine(NamedTuple):
+    """A function of A, and of B where it has right-hand sides, and the number of its results."""
+
+    function: Any
+    keywords: dict[str, Any]
+    results: int = 1
+    sides: bool = False
+
+
+ROUTINES: Final[Mapping[str, Routine]] = {
+    "cov": Routine(linalg.cov, {"rowvar": False}),
+    "corrcoef": Routine(linalg.corrcoef, {"rowvar": False}),
+    "svdvals": Routine(linalg.svdvals, {}),
+    "svd": Routine(linalg.svd, {}, 3),
+    "svd by reflectors": Routine(linalg.svd, {}, 3),
+    "pinv": Routine(linalg.pinv, {}),
+    "pca": Routine(pca, {"k": 5}, 3),
+    "pca by Krylov": Routine(pca, {"k": 5, "svd_solver": "krylov"}, 3),
+    "svds": Routine(linalg.svds, {"k": 5, "block": 10}, 3),
+    "eigsh": Routine(linalg.eigsh, {"k": 5, "block": 20, "tol": 1e-6}, 2),
+    "lstsq": Routine(linalg.lstsq, {}, sides=True),
+    "lstsq of a wide matrix": Routine(linalg.lstsq, {}, sides=True),
+    "ridge": Routine(linalg.ridge, {"alphas": [0.1, 10.0], "intercept": True}, sides=True),
 }
 
 
@@ -64,7 +79,7 @@ class RowSubject:
     @property
     def outs(self) -> tuple[Path, ...]:
         """Where the results are."""
-        return tuple(self.folder / f"F{n}.npy" for n in range(ROUTINES[self.device][2]))
+        return tuple(self.folder / f"F{n}.npy" for n in range(ROUTINES[self.device].results))
 
     def prepare(self) -> None:
         """Bring back the state before any run."""
@@ -75,18 +90,22 @@ class RowSubject:
     def run(self, *, checkpoint: bool = True) -> int:
         """Compute the results, or what is left; return the blocks that were reduced already."""
         reports: list[Report] = []
-        call, keywords, count = ROUTINES[self.device]
-        call(
-            self.folder / "A.npy", out=self.outs if count > 1 else self.outs[0],
-            checkpoint=checkpoint, report=reports.append,
-            options=Options(tile=(BLOCK, 1, 1), threads=2, host_memory="200MB"), **keywords,
-        )  # fmt: skip
+        routine = ROUTINES[self.device]
+        names = ["A.npy", "B.npy"] if routine.sides else ["A.npy"]
+        routine.function(
+            *(self.folder / name for name in names),
+            out=self.outs if routine.results > 1 else self.outs[0],
+            checkpoint=checkpoint,
+            report=reports.append,
+            options=Options(tile=(BLOCK, 1, 1), threads=2, host_memory="200MB"),
+            **routine.keywords,
+        )
         found = reports[-1].resumption
         return 0 if found is None else found.kept
 
     def recorded(self) -> int:
         """Blocks of rows of finished passes, and of the cores of the pass that was killed."""
-        m, found = len(np.load(self.folder / "A.npy", mmap_mode="r")), 0
+        m, found = max(np.load(self.folder / "A.npy", mmap_mode="r").shape), 0
         if EarlierRun.at(self.folder / f".{self.outs[0].name}.hdgemm-journal") is None:
             return 0  # killed before it began, or while it removed the records of a finished run
         base = f".{self.outs[0].name}.work"
@@ -112,14 +131,16 @@ class RowSubject:
 def _matrix(routine: str, rows: int) -> np.ndarray[Any, Any]:
     """Return a symmetric matrix for `eigsh`, for the others a tall one with leading directions.
 
-    U of the one for reflectors takes them: its condition exceeds its rows.
+    U of the one for reflectors takes them: its condition exceeds its rows. The wide one is the
+    transpose of a tall one.
     """
     rng = np.random.default_rng(0)
     if routine == "eigsh":
         x = rng.standard_normal((ORDER, ORDER))
         return x + x.T + 2000 * np.diag(1.0 / np.arange(1, ORDER + 1))
     scale = np.arange(1, COLUMNS + 1)
-    return rng.standard_normal((rows, COLUMNS)) / (scale**4 if "reflectors" in routine else scale)
+    a = rng.standard_normal((rows, COLUMNS)) / (scale**4 if "reflectors" in routine else scale)
+    return np.ascontiguousarray(a.T) if "wide" in routine else a
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,7 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="hdgemm-kills-", dir=asked.data) as name:
         folder = Path(name)
         for seed, routine in enumerate(asked.routine or ROUTINES):
-            np.save(folder / "A.npy", _matrix(routine, asked.rows))
+            a = _matrix(routine, asked.rows)
+            np.save(folder / "A.npy", a)
+            np.save(folder / "B.npy", np.random.default_rng(1).standard_normal((len(a), SIDES)))
             kill_often(RowSubject("new", routine, folder), asked.kills, seed, tally)
     tally.figures["rows"] = asked.rows
     return tally.end("row_kills", asked)
