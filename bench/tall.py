@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from bench.harness import MemoryCgroup
 
+#: Rows unless others are asked for.
+ROWS: Final = 200_000
 #: Leading values that are asked for; memory of hdgemm; rows of a chunk of the peers.
 K: Final = 20
 MEMORY: Final = "400MB"
@@ -220,7 +222,7 @@ def contend(name: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Let all contenders take their turns, and save what they took."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--columns", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--data", type=Path, default=Path("/tmp"), help="where matrices go")
@@ -251,8 +253,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     outcomes.append(_turn(name, asked.peers, folder, group, exact))
                     print(name, outcomes[-1], flush=True)
     if asked.rounds:
-        save("tall", _results(asked, found, where), where)
+        save(_name(asked), _results(asked, found, where), where)
     return 0
+
+
+def _name(asked: argparse.Namespace) -> str:
+    """Return the name of the result: other rows than the default's have a result of their own."""
+    return "tall" if asked.rows == ROWS else f"tall_{asked.rows}"
 
 
 def _results(
@@ -263,7 +270,7 @@ def _results(
 
     sizes = {"rows": asked.rows, "columns": asked.columns, "k": K, "memory_limit": LIMIT}
     contenders = {}
-    if asked.only and (saved := RESULTS / "tall.json").exists():
+    if asked.only and (saved := RESULTS / f"{_name(asked)}.json").exists():
         earlier = json.loads(saved.read_text())
         if {name: earlier[name] for name in sizes} == sizes:
             contenders = earlier["contenders"]
