@@ -109,7 +109,7 @@ class DiagonalBlock:
         if k == 0:
             none = np.empty((self._n, 0), product.dtype, "C" if self._by_rows else "F")
             self._multiply([none] * len(self._factors), block, beta)
-        self._buffers.clear()  # products beside the diagonal take their memory
+        self._buffers.clear()  # the next block takes their memory
         if not in_place:
             with self._recorder.operation("store2", 0, nbytes=block.nbytes // 2):
                 self._store(block)

@@ -1,9 +1,10 @@
 """Rank-k and rank-2k updates of one triangle of a stored C.
 
-C is halved until its diagonal blocks fit the memory. A diagonal block stays in memory while the
-columns of op(A) pass through it once, by syrk (herk, syr2k, her2k); each rectangle beside the
-diagonal is a product of views, which the engine computes. All blocks of one halving are equal but
-the last, so that a plan has a few shapes and their numbers, however many blocks there are.
+C is halved until its diagonal blocks fit the memory. Each rectangle beside the diagonal is a
+product of views, which the engine computes. Then each diagonal block stays in memory while the
+columns of op(A) pass through it once, by syrk (herk, syr2k, her2k). All blocks of one halving are
+equal but the last, so that a plan has a few shapes and their numbers, however many blocks there
+are.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class TriangleUpdate:
         """Compute the triangle; the products' C is open. Return what the caller reports with."""
         cut = plan.cut
         portions = RunSequence(run.callbacks, update_flops(self.products, self.first.m))
+        for (products, _), (plans, _) in zip(self._sums(cut), plan.products, strict=True):
+            run_blocks(products, run, portions, plans)
         run.session.free_slots()
         with ReadAhead() as reads:
             for place in chain.from_iterable(_places(x, cut.columns) for x in cut.diagonal):
@@ -96,8 +99,6 @@ class TriangleUpdate:
                 with recorder.measuring_memory():
                     block.update(reads)
                 recorder.finish(block)
-        for (products, _), (plans, _) in zip(self._sums(cut), plan.products, strict=True):
-            run_blocks(products, run, portions, plans)
         return portions
 
     def _sums(self, cut: _Cut) -> Iterator[tuple[Iterator[Product], int]]:
@@ -271,6 +272,6 @@ class UpdatePlan:
     def parts(self) -> tuple[Part, ...]:
         """The plans in the order in which the blocks are computed."""
         return (
-            *self.diagonal,
             *(RepeatedPart(*planned) for planned in self.products if planned[0]),
+            *self.diagonal,
         )

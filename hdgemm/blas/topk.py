@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from hdgemm.blas._triangle_update import TriangleUpdate
+from hdgemm.blas.blockwise import opened_result, opened_session, product_summary
 from hdgemm.call.compute import compute
 from hdgemm.call.keywords import Call, RunKeywords, public_call
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.machine.limits import host_bytes
+from hdgemm.matrices.base import Operand
 from hdgemm.matrices.conversion import EXACT
+from hdgemm.matrices.device_arrays import DeviceArrayMatrix
+from hdgemm.matrices.tile_function import FunctionMatrix
 from hdgemm.options import whole_number
 from hdgemm.product.product import Product
+from hdgemm.product.target import is_location
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from numpy.typing import NDArray
+
+    from hdgemm.matrices.tile_function import TileFunction
 
 #: Bytes of a tile's rows that are compared at a time.
 _STRIP_BYTES: Final = 1 << 20
@@ -56,7 +64,7 @@ class _Largest:
         height = max(1, _STRIP_BYTES // max(1, tile.shape[1] * tile.itemsize))
         found: list[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[Any]]] = []
         for top in range(0, len(tile), height):
-            strip = tile[top : top + height]
+            strip = np.ascontiguousarray(tile[top : top + height])
             places = np.flatnonzero(strip >= self._least(rows.start + top, strip)[:, np.newaxis])
             if places.size:
                 row, column = np.divmod(places, strip.shape[1])
@@ -120,6 +128,23 @@ class _Largest:
         return TopK(self.values, self.indices)
 
 
+class _LowerTriangle(FunctionMatrix):
+    """A symmetric matrix whose lower triangle is computed: the function gets the upper one, too."""
+
+    def read(self, row: int, col: int, out: NDArray[Any]) -> None:  # noqa: ARG002 - not computed
+        """Return NaN above the diagonal, which is no entry."""
+        out.fill(np.nan)
+
+    def _give(self, row: int, col: int, tile: NDArray[Any]) -> None:
+        """Give a tile to the function, then its transpose without the diagonal."""
+        super()._give(row, col, tile)
+        below, square = tile[:, : row - col], tile[:, row - col :].copy()
+        np.fill_diagonal(square, np.nan)
+        for first, part in ((col, below), (row, square)):
+            if part.size:
+                super()._give(first, row, part.T)
+
+
 @public_call(RunKeywords)
 def topk(
     a: Any,
@@ -131,7 +156,8 @@ def topk(
 ) -> TopK:
     """Return the k largest entries of each row of A·op(B), and their columns; C is never stored.
 
-    The most similar of many embeddings: ``topk(queries, embeddings, 10, trans_b=True)``.
+    The most similar of many embeddings: ``topk(queries, embeddings, 10, trans_b=True)``. Where both
+    are the same matrix, half of C is computed.
 
     Parameters
     ----------
@@ -186,5 +212,28 @@ def topk(
             raise DoesNotFitError.within("the result", kept, allowed)
         largest.append(_Largest(product.shape, count, product.c_dtype))
         beside = replace(options, host_memory=allowed - kept)
-        compute(product, replace(call, options=beside, session=session))
+        inner = replace(call, options=beside, session=session)
+        if trans_b and not options.verify and _is_symmetric(product, a, b):
+            _compute_half(product, take, inner)
+        else:
+            compute(product, inner)
     return largest[0].result()
+
+
+def _is_symmetric(product: Product, a: Any, b: Any) -> bool:
+    """Say whether the product is A·A^T, of floating-point numbers that the host can read."""
+    same = a is b or (is_location(a) and is_location(b) and str(a) == str(b))
+    on_host = not isinstance(product.a.matrix, DeviceArrayMatrix)
+    return same and on_host and product.c_dtype == product.dtype and product.dtype.kind == "f"
+
+
+def _compute_half(product: Product, take: TileFunction, call: Call) -> None:
+    """Compute the lower triangle of A·A^T, and take its tiles and their transposes."""
+    triangle = _LowerTriangle(take, product.shape, product.dtype)
+    product = replace(product, c=Operand(triangle))
+    with opened_session(call, "topk") as run:
+        update = TriangleUpdate((product,), lower=True, hermitian=False)
+        plan = update.plan(run)
+        with opened_result(product, run):
+            portions = update.run(plan, run)
+        portions.finish(product_summary("topk", product, run.options))

@@ -71,7 +71,7 @@ class Recorder:
     def check_cancel(self) -> None:
         """Raise `CancelledRunError` when the caller has asked to stop."""
         if self._callbacks.cancelled:
-            raise CancelledRunError("the factorisation was cancelled; nothing was published")
+            raise CancelledRunError("the run was cancelled; nothing was published")
 
     @contextmanager
     def measuring_memory(self) -> Iterator[None]:

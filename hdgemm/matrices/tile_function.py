@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from hdgemm.errors import InputError
 from hdgemm.matrices.base import Matrix
@@ -24,11 +24,16 @@ class FunctionMatrix(Matrix):
     name = "a function"
 
     def __init__(
-        self, function: TileFunction, shape: tuple[int, int], dtype: np.dtype[Any]
+        self,
+        function: TileFunction,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        origin: tuple[int, int] = (0, 0),
     ) -> None:
         self.shape = shape
         self.dtype = dtype
         self._function = function
+        self._origin = origin
         self._turn = threading.Lock()
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:  # noqa: ARG002 - refused
@@ -37,11 +42,19 @@ class FunctionMatrix(Matrix):
 
     def write(self, row: int, col: int, tile: NDArray[Any]) -> None:
         """Call the function."""
+        self._give(self._origin[0] + row, self._origin[1] + col, tile)
+
+    def _give(self, row: int, col: int, tile: NDArray[Any]) -> None:
         rows, cols = tile.shape
         shown = tile.view()
         shown.flags.writeable = False
         with self._turn:
             self._function(slice(row, row + rows), slice(col, col + cols), shown)
+
+    def part(self, row: int, col: int, shape: tuple[int, int]) -> Self:
+        """Return a rectangle, whose tiles are given to the function at their places in this one."""
+        origin = self._origin[0] + row, self._origin[1] + col
+        return type(self)(self._function, shape, self.dtype, origin)
 
 
 def is_tile_function(out: Any) -> bool:

@@ -293,6 +293,40 @@ def test_topk_is_pythons(data):
     np.testing.assert_array_equal(found.values, values)
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_topk_of_a_matrix_and_itself_is_pythons(tmp_path_factory, data):
+    n, p = data.draw(st.integers(1, 90)), data.draw(st.integers(1, 20))
+    k = data.draw(st.integers(1, n))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    most = data.draw(st.sampled_from([1, 1000]))
+    a = rng.integers(-most, most + 1, (n, p)).astype(data.draw(st.sampled_from(["f4", "f8"])))
+    a[rng.random(n) < data.draw(st.sampled_from([0, 0.2]))] = np.nan
+    given = a
+    if data.draw(st.booleans()):
+        given = tmp_path_factory.mktemp("topk") / "A.npy"
+        np.save(given, a)
+    tile = data.draw(st.sampled_from([(16, 8, 8), (32, 24, 16), None]))
+    options = hdgemm.Options(host_memory="64MB", devices="host", tile=tile)
+    found = hdgemm.topk(given, given, k, trans_b=True, options=options)
+    values, indices = expected(a @ a.T, k)
+    np.testing.assert_array_equal(found.indices, indices)
+    np.testing.assert_array_equal(found.values, values)
+
+
+def test_half_of_a_symmetric_product_is_computed():
+    a = numbers(2000, 300)
+    options = hdgemm.Options(host_memory="40MB", devices="host")
+
+    def flops(b):
+        events = []
+        hdgemm.topk(a, b, 3, trans_b=True, options=options, observer=events.append)
+        return sum(event.flops for event in events)
+
+    assert flops(a.copy()) == 2 * 2000**2 * 300
+    assert flops(a) <= 1.01 * 2000**2 * 300
+
+
 class Multiplying:
     """A matrix with rectangle indexing that itself calls hdgemm."""
 
@@ -315,7 +349,7 @@ def test_an_operand_that_calls_with_its_own_session_is_refused(call):
 
 @pytest.mark.parametrize("most", [1, 100])
 def test_topk_sorts_candidates_by_parts_of_a_tile(monkeypatch, most):
-    monkeypatch.setattr(hdgemm.blas.topk, "_TABLE", 40)
+    monkeypatch.setattr("hdgemm.blas.topk._TABLE", 40)
     rng = np.random.default_rng(most)
     a, b = (rng.integers(-most, most, (rows, 5)).astype(float) for rows in (40, 70))
     for tile in (None, (16, 8, 8)):

@@ -230,7 +230,7 @@ def test_a_run_that_is_cancelled_while_a_device_works(cuda, tmp_path, stage):
         if event.device == "cuda:0" and event.stage == stage and event.unit == 1:
             cancel.set()
 
-    with pytest.raises(CancelledRunError, match="the factorisation was cancelled"):
+    with pytest.raises(CancelledRunError, match="the run was cancelled"):
         lu_factor(path, out=tmp_path / "LU.npy", options=cuda[0], cancel=cancel, observer=observer)
     assert sorted(found.name for found in tmp_path.iterdir()) == ["A.npy"]
 
