@@ -353,22 +353,26 @@ def plan_pass(
 
 
 def _plan_of(shape: RowShape, works: Sequence[RowWork], rows: int, cores: int) -> RowPlan:
-    orders = shape.orders
-    if any(work.column_major for work in works):
-        orders = orders.replace("C", "")
     return RowPlan(
         *shape[:4],
         rows,
         cores,
         host_bytes=0,
         made=shape.made,
-        in_place=bool(orders) and not any(work.overwrites for work in works),
+        in_place=in_place(shape.orders, works),
         name=_names(works),
         flops=sum(work.flops for work in works),
         kernel_flops=sum(work.flops / work.of_gemm for work in works),
         element_seconds=shape.m * (shape.n + shape.p) * sum(work.element_seconds for work in works),
         stored=sum(work.stored for work in works),
     )
+
+
+def in_place(orders: str, works: Sequence[RowWork]) -> bool:
+    """Say whether reducers can work in an array with these orders, "" for none."""
+    column_major = any(work.column_major for work in works)
+    overwrites = any(work.overwrites for work in works)
+    return ("F" in orders if column_major else bool(orders)) and not overwrites
 
 
 def _names(works: Sequence[RowWork]) -> str:

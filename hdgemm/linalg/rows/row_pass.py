@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from threadpoolctl import threadpool_limits
 
 from hdgemm.call.recorder import Recorder
-from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.planning.rows import in_place, rows_for
 from hdgemm.linalg.rows._row_checks import RowChecks
 from hdgemm.linalg.rows.pass_executor import executor_for
 from hdgemm.linalg.rows.reducer import RowBlock
@@ -101,9 +101,9 @@ class RowPass:
                 "only the last reducer of a pass may overwrite its blocks or store rows"
             )
         self._column_major = any(work.column_major for work in works)
+        # Also where an earlier pass led to a scale, the rows are copied.
+        plan = plan._replace(in_place=plan.in_place and in_place(rows.shape.orders, works))
         self._array = rows.array if plan.in_place else None
-        if self._array is None:  # also where an earlier pass led to a scale
-            plan = plan._replace(in_place=False)
         self._rows, self._reducers, self._plan = rows, reducers, plan
         self._recorder = Recorder(callbacks, plan.flops)
         self._checkpoint, self._reverse = checkpoint, reverse

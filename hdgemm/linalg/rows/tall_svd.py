@@ -94,7 +94,7 @@ class TallSvd:
         dense, shape = self.plans[1], rows.shape
         # The pass with the larger need says the blocks of both.
         works = q_work(shape, dense.n, target.dtype), reflectors_work(shape, target.dtype)
-        forming = rows_for(shape, [works[0]], self.folder, self.how)
+        forming = rows_for(shape.transformed, [works[0]], self.folder, self.how)
         options = replace(self.how.options, tile=(forming.rows, 1, 1), threads=forming.cores)
         storing = rows_for(shape, [works[1]], self.folder, self.how._replace(options=options))
         with passes.before(target) as place:
