@@ -29,12 +29,13 @@ class FunctionMatrix(Matrix):
         shape: tuple[int, int],
         dtype: np.dtype[Any],
         origin: tuple[int, int] = (0, 0),
+        turn: threading.Lock | None = None,
     ) -> None:
         self.shape = shape
         self.dtype = dtype
         self._function = function
         self._origin = origin
-        self._turn = threading.Lock()
+        self._turn = turn or threading.Lock()
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:  # noqa: ARG002 - refused
         """Refuse."""
@@ -54,7 +55,7 @@ class FunctionMatrix(Matrix):
     def part(self, row: int, col: int, shape: tuple[int, int]) -> Self:
         """Return a rectangle, whose tiles are given to the function at their places in this one."""
         origin = self._origin[0] + row, self._origin[1] + col
-        return type(self)(self._function, shape, self.dtype, origin)
+        return type(self)(self._function, shape, self.dtype, origin, self._turn)
 
 
 def is_tile_function(out: Any) -> bool:
