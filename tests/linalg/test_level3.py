@@ -18,6 +18,7 @@ from hdgemm.blas._diagonal_block import DiagonalBlock
 from hdgemm.blas.blockwise import block_of
 from hdgemm.pipeline.devices.recording import RecordingDevice
 from hdgemm.pipeline.plan import DeviceSpec
+from hdgemm.pipeline.slot_cache import SlotCache
 from hdgemm.product.product import Product
 from tests.linalg.matrices import DTYPES, random_matrix
 from tests.reference import assert_close_in_eps, op
@@ -465,28 +466,33 @@ def test_rectangles_beside_the_diagonal_run_on_the_device(monkeypatch):
     device.close()
 
 
-def test_products_beside_the_diagonal_find_the_memory_of_the_stream_free(tmp_path, monkeypatch):
-    """The last diagonal block's stream was held beside the products: a fifth more than allowed."""
-    held, found = [], []
-    make, run = DiagonalBlock._buffer, triangle_update.run_blocks
+def test_diagonal_blocks_find_the_memory_of_what_was_computed_before_free(tmp_path, monkeypatch):
+    """A stream that was held beside other memory took a fifth more than allowed."""
+    streams, slots, found = [], [], []
+    make, update, keep = DiagonalBlock._buffer, DiagonalBlock.update, SlotCache.keep
 
     def buffer(block, key, *how):
         array = make(block, key, *how)
-        held.append(weakref.ref(block._buffers[key]))
+        streams.append(weakref.ref(block._buffers[key]))
         return array
 
-    def run_blocks(products, *how):
-        products = list(products)
-        found.append(len(products))
-        assert held
-        assert not any(reference() is not None for reference in held)
-        run(products, *how)
+    def kept(cache, kind, slot):
+        slots.append(slot)
+        keep(cache, kind, slot)
+
+    def updated(block, reads):
+        found.append(len(streams))
+        assert not any(reference() is not None for reference in streams)
+        assert not any(slot.nbytes for slot in slots)
+        update(block, reads)
 
     monkeypatch.setattr(DiagonalBlock, "_buffer", buffer)
-    monkeypatch.setattr(triangle_update, "run_blocks", run_blocks)
+    monkeypatch.setattr(DiagonalBlock, "update", updated)
+    monkeypatch.setattr(SlotCache, "keep", kept)
     np.save(tmp_path / "A.npy", np.random.default_rng(0).random((40, 30)))
     options = hdgemm.Options(host_memory="20MB", tile=(1, 16, 8), devices="host")
     hdgemm.syr2k(
         1.0, tmp_path / "A.npy", tmp_path / "A.npy", out=tmp_path / "C.npy", options=options
     )
-    assert found[0] > 0
+    assert slots
+    assert found[-1] > found[0] == 0
