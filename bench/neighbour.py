@@ -3,9 +3,9 @@
 python -m bench.neighbour [--sizes 2048 4096 6144] [--repeats 7] [--folder DIR]
 
 Contenders: numpy.matmul; hdgemm.matmul on arrays; hdgemm.matmul from file to file, alone and in a
-session, which keeps the memory of tiles as numpy.matmul keeps its arrays; and the host device alone
-in steps of 768×n×512, whose cores draw blocks of C or share threaded BLAS. A ratio is numpy's time
-divided by the contender's time in the same turn.
+session, which keeps the memory of tiles as numpy.matmul keeps its arrays; and the host device
+alone, which multiplies in steps of 768×n×512: its cores draw blocks of C, or share threaded BLAS.
+A ratio is numpy's time divided by the contender's time in the same turn.
 """
 
 from __future__ import annotations

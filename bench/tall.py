@@ -42,7 +42,7 @@ CHUNK: Final = 20_000
 LIMIT: Final = 1_500_000_000
 LONG: Final = 15.0
 LONGEST: Final = 150.0
-#: Order of the matrices whose product gives BLAS's rate.
+#: Order of the square matrices whose product is timed for BLAS's rate.
 PRODUCT: Final = 2500
 
 

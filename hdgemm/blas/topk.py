@@ -18,8 +18,8 @@ from hdgemm.matrices.conversion import EXACT
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.matrices.tile_function import FunctionMatrix
 from hdgemm.options import whole_number
+from hdgemm.product.aliasing import same_elements
 from hdgemm.product.product import Product
-from hdgemm.product.target import is_location
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _STRIP_BYTES: Final = 1 << 20
 _GROUPS: Final = 16
 #: Entries that are put among the largest ones together.
 _TOGETHER: Final = 1 << 16
-#: Elements of a table in which they are sorted, but for one row of it.
+#: Elements of a table in which entries are sorted, at most; a table of one row may be larger.
 _TABLE: Final = 1 << 18
 #: Bytes of the comparisons, beside what is kept.
 _WORK_BYTES: Final = 16 * _STRIP_BYTES
@@ -96,9 +96,10 @@ class _Largest:
         columns: NDArray[np.intp],
         values: NDArray[Any],
     ) -> None:
-        """Put candidates, which are sorted by `found`, their row, among what is kept.
+        """Keep the largest of the entries that are kept and of candidates.
 
-        Each row of a table holds what is kept and the candidates of one row.
+        `found` has the rows of the candidates, in ascending order. They are sorted in a table; each
+        of its rows has the kept entries and the candidates of one row of C.
         """
         starts = np.flatnonzero(np.diff(found, prepend=-1))
         counts = np.diff(starts, append=len(found))
@@ -129,7 +130,7 @@ class _Largest:
 
 
 class _LowerTriangle(FunctionMatrix):
-    """A symmetric matrix whose lower triangle is computed: the function gets the upper one, too."""
+    """A symmetric C: its lower triangle is computed, and the function gets all of its elements."""
 
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:  # noqa: ARG002 - not computed
         """Return NaN above the diagonal, which is no entry."""
@@ -213,7 +214,7 @@ def topk(
         largest.append(_Largest(product.shape, count, product.c_dtype))
         beside = replace(options, host_memory=allowed - kept)
         inner = replace(call, options=beside, session=session)
-        if trans_b and not options.verify and _is_symmetric(product, a, b):
+        if not options.verify and _is_symmetric(product, a, b):
             _compute_half(product, take, inner)
         else:
             compute(product, inner)
@@ -222,7 +223,8 @@ def topk(
 
 def _is_symmetric(product: Product, a: Any, b: Any) -> bool:
     """Say whether the product is A·A^T, of floating-point numbers that the host can read."""
-    same = a is b or (is_location(a) and is_location(b) and str(a) == str(b))
+    other = product.b.transposed()
+    same = (a is b and product.a.trans == other.trans) or same_elements(product.a, other)
     on_host = not isinstance(product.a.matrix, DeviceArrayMatrix)
     return same and on_host and product.c_dtype == product.dtype and product.dtype.kind == "f"
 

@@ -246,9 +246,8 @@ class Location:
                     )
 
     def _check_folders(self) -> None:
-        stores = [each for each in _FORMATS.values() if each.item_folders]
         for folder in self.path.absolute().parents:
-            if any(each.recognises(folder, b"") for each in stores):
+            if is_store(folder):
                 raise InputError(
                     f"{self.path} lies among the files of the store {folder}: choose another "
                     f"folder, or an array of the store, {folder}::NAME"

@@ -53,7 +53,7 @@ class FunctionMatrix(Matrix):
             self._function(slice(row, row + rows), slice(col, col + cols), shown)
 
     def part(self, row: int, col: int, shape: tuple[int, int]) -> Self:
-        """Return a rectangle, whose tiles are given to the function at their places in this one."""
+        """Return a rectangle; the function gets its tiles at their places in the whole matrix."""
         origin = self._origin[0] + row, self._origin[1] + col
         return type(self)(self._function, shape, self.dtype, origin, self._turn)
 

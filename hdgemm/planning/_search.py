@@ -141,9 +141,6 @@ def fitting(case: Case, least: int, slots: SlotChoices, c_slots: int) -> Iterato
 
 def _possible(case: Case, shapes: Shapes) -> Shapes:
     """Return the shapes whose tiles are small enough to count their bytes in 64 bits."""
-    m, n, k = case.problem.m, case.problem.n, case.problem.k
-    if max(m * n, n * k, m * k) * case.problem.itemsize < _TOO_LARGE:
-        return shapes
     sides = shapes.extents(case.problem).values()
     largest = max(int(rows.max()) * int(cols.max()) for rows, cols in sides)
     if largest * case.problem.itemsize < _TOO_LARGE:

@@ -50,9 +50,9 @@ def strip_rows(n: int, dtype: np.dtype[Any]) -> int:
 class RowShape(NamedTuple):
     """The rows that a pass reads: m×n of A and m×p of B beside it, as they are in memory.
 
-    The first `made` columns of A are made in memory: a column of ones. `orders` has ``"C"`` and
-    ``"F"`` for the orders of an array A whose rows are the blocks as they are: reducers can work
-    in it, and its rows are neither read nor copied.
+    The first `made` columns of A are made in memory: a column of ones. `orders` names the orders,
+    ``"C"`` and ``"F"``, of an array A in which reducers can work: its rows are neither read nor
+    copied. It is empty where blocks are copies.
     """
 
     m: int
