@@ -75,7 +75,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def main() -> None:
     """Draw the pictures of all recipes."""
     PICTURES.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "pytest", "tests/docs/test_recipes.py", "-k", "runs_as_typed"]
+    tests = ("-m", "campaign", "-k", "runs_as_typed", "tests/docs/test_recipes.py")
+    command = [sys.executable, "-m", "pytest", *tests]
     subprocess.run(command, cwd=DOCS.parent, env={**os.environ, DRAW: "1"}, check=True)
 
 

@@ -9,7 +9,7 @@ from tests.docs.pages import ROOT
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with Dask: pip install '.[dev]'")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-RECIPE = yaml.safe_load((ROOT / "docs/packaging/recipe.yaml").read_text(encoding="utf-8"))
+RECIPE = yaml.safe_load((ROOT / "packaging/recipe.yaml").read_text(encoding="utf-8"))
 RELEASE = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
 
 

@@ -13,8 +13,15 @@ from tests.docs.pages import PAGES, RECIPES, ROOT, RUN, SHOWN, blocks_of, name_o
 PROGRAMS = [
     page for page in PAGES if page not in RECIPES and any(block.runs for block in blocks_of(page))
 ]
-#: Run by `make test-all` only: more than 20 s of processor time each.
-SLOW = ("docs/how-to/service.md", "docs/reference/cli.md")
+#: Run by `.ci/run` and `make test-all` only: 3 to 20 s of processor time each.
+SLOW = (
+    "docs/how-to/linpack.md",
+    "docs/how-to/mpi.md",
+    "docs/how-to/service.md",
+    "docs/reference/cli.md",
+    "docs/reference/http.md",
+    "docs/tutorial.md",
+)
 #: Orders of matrices that a page shows, and what the test takes in their place.
 SMALLER = {name: {"2000": "400"} for name in ("docs/index.md", "docs/tutorial.md")}
 

@@ -25,6 +25,7 @@ def _stem(page):
     return page.stem
 
 
+@pytest.mark.campaign  # `make dist` runs them from the wheel
 @pytest.mark.parametrize("page", [page for page in RECIPES if blocks_of(page)], ids=_stem)
 def test_a_recipe_runs_as_typed(page, tmp_path, run_page):
     for package in NEEDED.get(page.stem, ()):
