@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -28,11 +29,12 @@ from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.progress import Callbacks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from hdgemm.cluster.references import Reference
+    from hdgemm.linalg.planning.rows import RowPlan, RowShape
     from hdgemm.linalg.rows.reducer import Reducer
     from hdgemm.options import Options
     from hdgemm.pipeline.timeline import Event
@@ -168,6 +170,9 @@ class _OneThread:
 
 _COMPARED: Final = _Compared()
 _ONE_THREAD: Final = _OneThread()
+#: Held by a task that has left Dask's threads: one at a time, since memory is checked for one task
+#: more than there are threads.
+_LEAVING: Final = threading.Lock()
 
 
 def carried(job: RowJob) -> RowJob:
@@ -189,8 +194,7 @@ def reduce_rows(job: RowJob, first: int, last: int) -> Reduced:
 
     worker = get_worker()
     options = local_options(job.options, worker)
-    memory = (options.host_bytes or 0) // max(1, worker.state.nthreads)
-    events: list[Event] = []
+    memory, threads = options.host_bytes or 0, max(1, worker.state.nthreads)
     with (
         errors_without_causes(),
         ExitStack() as stack,
@@ -199,16 +203,67 @@ def reduce_rows(job: RowJob, first: int, last: int) -> Reduced:
     ):
         rows = job.open(stack)
         reducers = copy.deepcopy(job.reducers)
-        shape = rows.shape._replace(m=last - first)
-        works = [reducer.work(shape) for reducer in reducers]
         forced = options.tile and options.tile[0]
-        plan = plan_pass(shape, works, memory, 1, rows=forced)
-        fewer = max(shape.n, -(-shape.m // _BLOCKS))
-        if forced is None and plan.rows > fewer:
-            plan = plan_pass(shape, works, memory, 1, rows=fewer)
-        callbacks = Callbacks(observer=events.append, cancel=cancel)
-        RowPass(rows, reducers, plan, callbacks, first=first).run()
-    return Reduced(reducers, Receipt(str(worker.name), events))
+        shape = rows.shape._replace(m=last - first)
+        plan = _plan(shape, reducers, memory // threads, forced)
+        reads = _Reads(len(plan.blocks(0)))
+        callbacks = Callbacks(observer=reads.note, cancel=cancel)
+        run = RowPass(rows, reducers, plan, callbacks, first=first).run
+        beside = plan.host_bytes * (threads + 1) <= memory
+        _run_and_leave(run, reads, stack, beside=beside)
+    return Reduced(reducers, Receipt(str(worker.name), reads.events))
+
+
+def _plan(shape: RowShape, reducers: Sequence[Reducer], memory: int, forced: int | None) -> RowPlan:
+    """Return the plan of a piece: at least `_BLOCKS` blocks, where each has n rows."""
+    works = [reducer.work(shape) for reducer in reducers]
+    plan = plan_pass(shape, works, memory, 1, rows=forced)
+    fewer = max(shape.n, -(-shape.m // _BLOCKS))
+    if forced is None and plan.rows > fewer:
+        return plan_pass(shape, works, memory, 1, rows=fewer)
+    return plan
+
+
+class _Reads:
+    """The operations of a pass, and whether its last block is read.
+
+    Parameters
+    ----------
+    blocks
+        Blocks of the pass.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self.events: list[Event] = []
+        self.ended = threading.Event()
+        self._left = set(range(blocks))
+
+    def note(self, event: Event) -> None:
+        """Observe an operation."""
+        self.events.append(event)
+        if event.stage == "load1":
+            self._left.discard(event.step)
+            if not self._left:
+                self.ended.set()
+
+
+def _run_and_leave(
+    run: Callable[[], None], reads: _Reads, stack: ExitStack, *, beside: bool
+) -> None:
+    """Run a pass; with `beside`, let the worker's next task begin when the last block is read.
+
+    `stack` says when this task has ended.
+    """
+    from distributed import secede
+
+    with ThreadPoolExecutor(1, "hdgemm-piece") as thread:
+        running = thread.submit(run)
+        running.add_done_callback(lambda _: reads.ended.set())
+        reads.ended.wait()
+        if beside and not running.done() and _LEAVING.acquire(blocking=False):
+            stack.callback(_LEAVING.release)
+            secede()  # type: ignore[no-untyped-call]
+        running.result()
 
 
 def combine_rows(first: Reduced, second: Reduced) -> Reduced:

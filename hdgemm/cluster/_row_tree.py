@@ -110,6 +110,7 @@ class RowTree:
         self._seconds: list[float] = []  # of the pieces that are reduced
         self._progressed = time.perf_counter()  # when the last node was computed
         self._idle_since: float | None = None
+        self._looked = 0.0  # when idle workers were looked for
 
     def reduce(self, check: Callable[[], None], record: Callable[[Receipt, int], None]) -> Reduced:
         """Compute all nodes; return what all rows are reduced to.
@@ -136,7 +137,9 @@ class RowTree:
                     if found is not None:
                         return found
                     self._compute_again(node, sent, [])
-            self._help_late()
+            if time.perf_counter() - self._looked > _LOOK_SECONDS:
+                self._help_late()
+                self._looked = time.perf_counter()
 
     def release(self) -> None:
         """Forget all futures: what still runs is cancelled."""

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 #: Pieces of a pass, where their bytes are within the limits: some for each of several workers, so
 #: that a late or lost one costs little.
-_PIECES: Final = 16
-#: Bytes of a piece. Each one begins R anew, and reads its first block while nothing is reduced: so
-#: 16 pieces of 320 MB take less time than 40 of 128 MB. The largest ones take about a second.
+_PIECES: Final = 8
+#: Bytes of a piece. Each one begins R anew, and is combined with its neighbour: for 400 columns,
+#: this takes as long as 10,000 rows. The largest ones take about two seconds.
 _LEAST_BYTES: Final = 128 << 20
-_MOST_BYTES: Final = 512 << 20
+_MOST_BYTES: Final = 1 << 30
 #: Rows of a piece for each column, at least: combining two results costs as much as n/3 rows.
 _ROWS_FOR_EACH_COLUMN: Final = 4
 #: Pieces of a pass, at most: the scheduler holds three tasks for each.

@@ -38,6 +38,8 @@ _MEMORY_PART: Final = 0.6
 _MOST_JOBS: Final = 64
 #: Seconds between two questions whether Dask still wants the block.
 _ASK_SECONDS: Final = 0.25
+#: States of a task that Dask wants: the latter after it has left Dask's threads.
+_WANTED: Final = ("executing", "long-running")
 
 
 class UnknownJobError(HdgemmError):
@@ -212,7 +214,7 @@ def cancelled_with_task(worker: Any) -> Iterator[threading.Event]:
     def watch() -> None:
         while not done.wait(_ASK_SECONDS):
             task = worker.state.tasks.get(key)
-            if task is None or task.state != "executing":
+            if task is None or task.state not in _WANTED:
                 cancel.set()
                 return
 

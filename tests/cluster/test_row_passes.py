@@ -15,10 +15,16 @@ import pytest
 import hdgemm
 from hdgemm import linalg
 from hdgemm.cluster import row_passes
+from hdgemm.cluster._row_tasks import (
+    _LEAVING as LEAVING,
+    _Reads as Reads,
+    _run_and_leave as run_and_leave,
+)
 from hdgemm.cluster.row_passes import piece_rows
 from hdgemm.errors import CancelledRunError, InputError
 from hdgemm.linalg.planning.rows import RowShape
 from hdgemm.options import Options
+from hdgemm.pipeline.timeline import Event
 from tests.cli.commands import command_line
 from tests.cluster.processes import scheduler, wait_for, worker
 
@@ -84,10 +90,10 @@ def test_bits_do_not_depend_on_the_workers(client, cluster, case, monkeypatch):
     ("m", "n", "rows", "pieces"),
     [
         (300, 12, (128 << 20) // 96, 1),  # all of a short matrix
-        (400_000, 400, (128 << 20) // 3200, 10),
-        (1_600_000, 400, 100_000, 16),
-        (16_000_000, 400, (512 << 20) // 3200, 96),
-        (10**9, 400, 10**9 // 4096 + 1, 4096),  # no more for the scheduler
+        (300_000, 400, (128 << 20) // 3200, 8),
+        (1_600_000, 400, 200_000, 8),
+        (16_000_000, 400, (1 << 30) // 3200, 48),
+        (2 * 10**9, 400, 2 * 10**9 // 4096 + 1, 4096),  # no more for the scheduler
         (1_000_000, 20_000, 80_000, 13),  # a piece has many more rows than its triangle
     ],
 )
@@ -121,6 +127,40 @@ def test_the_client_sleeps_until_a_piece_is_reduced(client, case, monkeypatch):
         linalg.norm(folder / "A.npy")
     assert woken
     assert all(woken)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_worker_begins_its_next_piece_when_the_last_block_is_read(monkeypatch, beside):
+    left = threading.Event()
+    monkeypatch.setattr(distributed, "secede", left.set)
+    reads = Reads(2)
+    found = []
+
+    def run():
+        for block in range(2):
+            found.append(left.is_set())
+            reads.note(Event("host", "load1", block, 0, block, 0.0, 1.0, 8, 0))
+        found.append(left.wait(60) if beside else left.is_set())
+
+    with ExitStack() as stack:
+        run_and_leave(run, reads, stack, beside=beside)
+        assert LEAVING.locked() == beside
+    assert found == [False, False, beside]
+    assert not LEAVING.locked()
+
+
+def test_one_task_at_a_time_has_left_the_threads(monkeypatch):
+    monkeypatch.setattr(distributed, "secede", pytest.fail)
+    with LEAVING, ExitStack() as stack:
+        run_and_leave(lambda: None, Reads(0), stack, beside=True)
+
+
+def test_errors_of_a_piece_are_raised():
+    def run():
+        raise InputError("no")
+
+    with ExitStack() as stack, pytest.raises(InputError, match="no"):
+        run_and_leave(run, Reads(1), stack, beside=True)
 
 
 def test_passes_that_store_rows_run_in_this_process(client, case):

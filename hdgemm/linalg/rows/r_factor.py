@@ -9,7 +9,8 @@ the largest one. So rows are summed while t and ||D·R^-1||² are small: while t
 scaled to one norm, are well-conditioned. LAPACK's tpqrt reduces all other rows: the first ones,
 outliers, rows of columns that are nearly dependent.
 
-A sum is kept until it is as large as R^H·R, so that the n³ operations of a factor do not count.
+A sum is kept until it is several times as large as R^H·R, so that the n³ operations of a factor do
+not count: the larger, the better conditioned R is, for the same bound of errors.
 
 N. Higham: Accuracy and Stability of Numerical Algorithms, 2002, 10.1 (Cholesky factors of scaled
 matrices). Whitened rows Y = B·R^-1 and factors of I + Y^H·Y would be accurate for any R, but their
@@ -41,11 +42,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Squares of the columns of a strip that is summed at most, and of a sum that R takes up then, in
-#: units of the squares of R's columns.
-_LARGE: Final = 4.0
 #: ||D·R^-1||² up to which B^H·B is summed.
 _WELL: Final = 200.0
+#: t·||D·R^-1||² up to which a strip is summed, and from which on R takes up a sum.
+_MOST: Final = 4 * _WELL
 #: Strips that are not tried at most, after one that was not summed.
 _MOST_SKIPPED: Final = 7
 #: Columns of R that are multiplied at once.
@@ -74,9 +74,10 @@ class RFactor(Reducer):
         self._n = n
         # R above the diagonal; on and below it the conjugate of the sum of B^H·B.
         self._packed = np.zeros((n + p, n + p + 1), dtype, "F")
-        self._size = 0.0  # of the sum
-        # Of the columns of R where B^H·B is summed; empty where R is not fit, None where unknown.
-        self._squares: NDArray[Any] | None = None
+        self._size = 0.0  # of the sum, in units of the limits
+        # Squares of a strip's columns up to which it is summed: t times those of R's columns. Empty
+        # where R is not fit, None where unknown.
+        self._limits: NDArray[Any] | None = None
         self._failures = self._skip = 0
 
     @property
@@ -116,17 +117,17 @@ class RFactor(Reducer):
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The triangle with the sum, and what decides about the next rows."""
-        known = self._squares is not None
+        known = self._limits is not None
         state = np.array([self._size, self._failures, self._skip, known])
-        squares = self._squares if self._squares is not None else np.zeros(0)
-        return {"packed": self._packed, "state": state, "squares": squares}
+        limits = self._limits if self._limits is not None else np.zeros(0)
+        return {"packed": self._packed, "state": state, "squares": limits}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from recorded arrays."""
         self._packed = np.asfortranarray(arrays["packed"])
         size, failures, skip, known = arrays["state"]
         self._size, self._failures, self._skip = float(size), int(failures), int(skip)
-        self._squares = arrays["squares"] if known else None
+        self._limits = arrays["squares"] if known else None
 
     def update(self, block: RowBlock) -> None:
         """Reduce more rows."""
@@ -158,32 +159,34 @@ class RFactor(Reducer):
         r = self._whole()
         t = np.zeros((panel_width(len(r)), len(r)), r.dtype, "F")
         tpqrt(r, below, t, np.empty(t.size, r.dtype), triangle=triangle)
-        self._squares = None
+        self._limits = None
 
     def _added(self, rows: NDArray[Any], memory: NDArray[Any]) -> bool:
         """Add rows to the sum; False where this is inaccurate, or not tried after such rows."""
         if self._skip:
             self._skip -= 1
             return False
-        if self._squares is None:
-            self._squares = squares_of(self._packed[:, 1:])
+        if self._limits is None:
+            self._limits = limits_of(self._packed[:, 1:])
         turned = memory[: rows.size].reshape(rows.shape[::-1], order="F")
         with np.errstate(all="ignore"):
-            size = self._sum(rows, turned, self._squares) if len(self._squares) else None
+            size = self._sum(rows, turned, self._limits) if len(self._limits) else None
         if size is None:
+            if not self._packed[:, 1:].diagonal().any():
+                return False  # no rows yet: the next strip is tried
             self._skip = min(2**self._failures, _MOST_SKIPPED)
             self._failures = min(self._failures + 1, _MOST_SKIPPED)
             return False
         self._failures = 0
         self._size += size
-        if self._size > _LARGE:
+        if self._size > 1:
             self._settle()
         return True
 
-    def _sum(self, rows: NDArray[Any], turned: NDArray[Any], squares: NDArray[Any]) -> float | None:
-        """Add B^H·B; return the largest square of a column in units of R's, None if too large."""
+    def _sum(self, rows: NDArray[Any], turned: NDArray[Any], limits: NDArray[Any]) -> float | None:
+        """Add B^H·B; return the largest square of a column in units of its limit, None above 1."""
         found = _column_squares(rows)
-        if not (found <= _LARGE * squares).all():  # or NaN
+        if not (found <= limits).all():  # or NaN
             return None
         if rows.strides[1] != rows.itemsize:
             turned[:] = rows.T
@@ -191,16 +194,16 @@ class RFactor(Reducer):
             turned = rows.T
         rank_k(1.0, turned, self._packed[:, :-1])
         least = np.finfo(float).tiny  # a sum that is not empty has a size
-        return float(np.max(found[squares > 0] / squares[squares > 0], initial=least))
+        return float(np.max(found[limits > 0] / limits[limits > 0], initial=least))
 
     def _settle(self) -> None:
         """Let R take up the sum, which is zero afterwards."""
-        if not self._size or self._squares is None:
+        if not self._size or self._limits is None:
             return
-        _factor_total(self._packed, self._squares == 0)
+        _factor_total(self._packed, self._limits == 0)
         for column in range(len(self._packed)):
             self._packed[column:, column] = 0
-        self._size, self._squares = 0.0, None
+        self._size, self._limits = 0.0, None
 
 
 def r_and_qb(n: int, p: int, dtype: np.dtype[Any]) -> RFactor | Triangle:
@@ -212,10 +215,11 @@ def r_and_qb(n: int, p: int, dtype: np.dtype[Any]) -> RFactor | Triangle:
     return RFactor(n, dtype, p) if takes_sums(n, p) else Triangle.zeros(n, p, dtype)
 
 
-def squares_of(r: NDArray[Any]) -> NDArray[Any]:
-    """Return the squares of the norms of R's columns, D², if ||D·R^-1||² <= `_WELL`; else nothing.
+def limits_of(r: NDArray[Any]) -> NDArray[Any]:
+    """Return t·D², the squares of the norms of R's columns, with t·||D·R^-1||² = `_MOST`.
 
-    Columns of zeros do not count. ||D·R^-1|| is estimated by inverse iteration.
+    Return nothing if ||D·R^-1||² > `_WELL`. Columns of zeros do not count. ||D·R^-1|| is estimated
+    by inverse iteration.
     """
     n, none = len(r), np.zeros(0)
     with np.errstate(all="ignore"):
@@ -239,7 +243,7 @@ def squares_of(r: NDArray[Any]) -> NDArray[Any]:
             x *= norms
             largest = float(np.linalg.norm(x, axis=0).max())
         diagonal[zeros] = 0
-    return squares if largest <= _WELL else none
+    return squares * (_MOST / largest) if largest <= _WELL else none
 
 
 def _column_squares(rows: NDArray[Any]) -> NDArray[Any]:
