@@ -166,15 +166,14 @@ def _sized(
     mixed: bool,
 ) -> list[Settings]:
     """Return the runs with an NB that was measured and an N that fits, where none was given."""
-    from threadpoolctl import threadpool_limits
-
     from hdgemm.mpi.machine import best_block, largest_order, update_rates
+    from hdgemm.pipeline.devices.host_blas import blas_threads
 
     if nb is None:
         found = 0
         if world.rank == 0:
             # One core for itself, as in a run; an accelerator where there is one: it needs more.
-            with threadpool_limits(1, user_api="blas"):
+            with blas_threads(1):
                 found = best_block(update_rates(devices.updates[-1]))
         block: int = world.collect(found)[0]  # the others take what rank 0 measured
         runs = [replace(run, nb=block) for run in runs]
@@ -203,16 +202,15 @@ def _measure(
     as_json: bool,
 ) -> bool:
     """Run everything, print on rank 0, and say whether all residuals passed."""
-    from threadpoolctl import threadpool_limits
-
     from hdgemm.mpi.linpack.benchmark import linpack
     from hdgemm.mpi.linpack.text import result_lines, summary_lines
     from hdgemm.mpi.machine import check, dgemm_rate
+    from hdgemm.pipeline.devices.host_blas import blas_threads
 
     results, speaks = [], world.rank == 0 and not as_json
     for settings in runs:  # before any of them runs
         check(settings, world, itemsize=4 if mixed else 8)
-    with threadpool_limits(threads, user_api="blas"):
+    with blas_threads(threads):
         dgemm = dgemm_rate(world, max(settings.n for settings in runs))
     for settings in runs:
         if world.rank == 0 and sys.stderr.isatty():

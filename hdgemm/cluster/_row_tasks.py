@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from hdgemm.cluster._workers import own_version
 from hdgemm.cluster.task import cancelled_with_task, errors_without_causes, local_options
@@ -26,6 +25,7 @@ from hdgemm.linalg.rows.source import TallRows
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.base import Converted, Operand
 from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.pipeline.devices.host_blas import blas_threads
 from hdgemm.progress import Callbacks
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class _OneThread:
         """Hold the limit until the last task ends: it is one for the whole process."""
         with self._lock:
             if not self._inside:
-                self._limits = threadpool_limits(1, user_api="blas")
+                self._limits = blas_threads(1)
             self._inside += 1
         try:
             yield

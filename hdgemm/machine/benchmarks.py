@@ -20,10 +20,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from hdgemm.errors import CancelledRunError
 from hdgemm.matrices.transfer import aligned_bytes
+from hdgemm.pipeline.devices.host_blas import blas_threads
 from hdgemm.pipeline.plan import DeviceSpec, Overlap, Plan, Problem, Slots
 from hdgemm.pipeline.walk import Layout
 
@@ -85,7 +85,7 @@ def measure_blas(threads: int, deadline: Deadline) -> tuple[float, float]:
     Each core takes its fastest call. Threaded BLAS would wait for the slowest core in every call,
     and so measure other processes on a busy machine.
     """
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+    with blas_threads(1), ThreadPoolExecutor(threads) as pool:
         found = list(pool.map(lambda _: _measure_core(deadline), range(threads)))
     rates, side_halves = zip(*found, strict=True)
     return sum(rates), median(side_halves)

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from hdgemm.call.operands import check_square, open_columns, open_square
 from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
@@ -33,6 +32,7 @@ from hdgemm.mpi.processes import end_all, ending_all, threads_of, together
 from hdgemm.mpi.report import Report
 from hdgemm.mpi.slabs.plan import BySlabs, Slabs, fitting, strip_bytes
 from hdgemm.mpi.variant import Variant, parse_grid, squarest
+from hdgemm.pipeline.devices.host_blas import blas_threads
 from hdgemm.product.arguments import result_dtype
 from hdgemm.product.target import is_location
 from hdgemm.run.session import check_options
@@ -390,7 +390,7 @@ def started(request: Request, call: MpiCall) -> Iterator[Opened | None]:
             with together(active):
                 devices = stack.enter_context(open_devices(options, threads))
             # Each thread calls BLAS for itself.
-            stack.enter_context(threadpool_limits(1, user_api="blas"))
+            stack.enter_context(blas_threads(1))
             stack.enter_context(ending_all(active))
             how = request.check_finite, request.pivoting
             run = Run(request.kind, active, variant, dtype, columns, devices, *how)

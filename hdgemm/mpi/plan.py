@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from hdgemm.dtypes import ELEMENT_TYPES
 from hdgemm.errors import DoesNotFitError, InputError
@@ -30,6 +29,7 @@ from hdgemm.mpi.machine import needed_bytes, update_rates
 from hdgemm.mpi.slabs.plan import Slabs, fitting, slab_bytes
 from hdgemm.mpi.variant import Variant, parse_grid, squarest
 from hdgemm.options import parse_size, whole_number
+from hdgemm.pipeline.devices.host_blas import blas_threads
 from hdgemm.plan_terms import expected_line, memory_line, moved_line, phase_lines, terms
 from hdgemm.product.arguments import result_dtype
 from hdgemm.units import format_rate, format_size, format_speed
@@ -353,7 +353,7 @@ class _Case:
 
 def _measured_rate() -> float:
     """Return flop/s of updates on all cores of this machine, each with a thread of its own."""
-    with threadpool_limits(1, user_api="blas"):
+    with blas_threads(1):
         return max(update_rates().values()) * cores()
 
 

@@ -12,13 +12,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
 
-from threadpoolctl import threadpool_limits
-
 from hdgemm.errors import CancelledRunError, InputError, InputTypeError
 from hdgemm.machine.calibration import WORTH_MEASURING, machine_for
 from hdgemm.machine.limits import thread_limit
 from hdgemm.matrices.generated import within_function
 from hdgemm.options import Options
+from hdgemm.pipeline.devices.host_blas import blas_threads
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.slot_cache import SlotCache
 from hdgemm.pipeline.sync import RUNNING, Worker
@@ -152,7 +151,7 @@ class Session:
             if options.threads is None:
                 yield
                 return
-            with threadpool_limits(options.threads, user_api="blas"):
+            with blas_threads(options.threads):
                 yield
 
     def device(self, name: str, options: Options) -> Device:

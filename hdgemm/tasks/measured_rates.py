@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from hdgemm.errors import DoesNotFitError
 from hdgemm.fortran import getrf, potrf
+from hdgemm.pipeline.devices.host_blas import blas_threads
 from hdgemm.tasks.algorithms import ALGORITHMS
 from hdgemm.tasks.block_columns import BlockColumns, even_widths
 from hdgemm.tasks.capability import HOST
@@ -104,7 +104,7 @@ def _probe(
 def _lapack_rate(machine: TaskMachine, name: str, dtype: np.dtype[Any], order: int) -> float:
     """Return flop/s of LAPACK on all threads of the host: the better of two runs."""
     seconds = []
-    with threadpool_limits(machine.threads, user_api="blas"):
+    with blas_threads(machine.threads):
         for _ in range(2):
             array = _matrix(name, order, dtype)
             began = time.perf_counter()

@@ -10,9 +10,8 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from threadpoolctl import threadpool_limits
-
 from hdgemm.errors import CancelledRunError, DeviceError
+from hdgemm.pipeline.devices.host_blas import blas_threads
 from hdgemm.pipeline.sync import RUNNING, Stopped, Worker
 from hdgemm.pipeline.timeline import Event, Timeline
 from hdgemm.tasks._dispatcher import Dispatcher
@@ -103,7 +102,7 @@ class Runtime:
         ]
 
     def __enter__(self) -> Self:
-        self._limits = threadpool_limits(self._blas_threads, user_api="blas")
+        self._limits = blas_threads(self._blas_threads)
         self._start = time.perf_counter()
         RUNNING.add(self._stop)
         try:

@@ -11,6 +11,7 @@ import pytest
 from bench.campaigns import disk_faults, full_disk, run_kills
 from bench.campaigns.tally import Tally
 
+pytestmark = pytest.mark.ci
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -12,7 +12,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=pytest.mark.campaign if path.stem == "service" else ())
+        pytest.param(path, marks=pytest.mark.campaign if path.stem == "service" else pytest.mark.ci)
         for path in NOTEBOOKS
     ],
     ids=lambda path: path.stem,

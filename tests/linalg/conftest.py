@@ -5,6 +5,13 @@ MARKS = (
 )  # fmt: skip
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Do not import SciPy's and Dask's suites, which takes 2 s, in runs without them."""
+    if collection_path.name == "test_other_suites.py" and "not ci" in config.option.markexpr:
+        return True
+    return None
+
+
 def pytest_configure(config):
     for mark in MARKS:
         config.addinivalue_line("markers", f"{mark}: of SciPy's tests")

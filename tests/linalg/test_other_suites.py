@@ -18,6 +18,9 @@ from tests.linalg.matrices import SOUND, random_matrix, residual_ratio
 
 pytest.importorskip("scipy.linalg.tests", reason="this SciPy comes without its tests")
 
+#: 20 s of processor time, and 2 s of imports that conftest.py spares the other runs.
+pytestmark = pytest.mark.ci
+
 SLABS = hdgemm.Options(tile=(5, 3, 2))
 STACKS = "stacks of matrices: hdgemm.linalg takes one matrix"
 PIVOTING = "column pivoting is not offered"

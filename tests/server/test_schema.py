@@ -10,10 +10,13 @@ import pytest
 
 from bench.campaigns.service_schema import prepare, run
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("schemathesis", path=str(Path(sys.executable).parent)) is None,
-    reason="schemathesis is not installed",
-)
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(
+        shutil.which("schemathesis", path=str(Path(sys.executable).parent)) is None,
+        reason="schemathesis is not installed",
+    ),
+]
 
 
 def test_schemathesis_finds_nothing(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from threadpoolctl import threadpool_limits
-
 from hdgemm.call.recorder import Recorder
 from hdgemm.linalg.planning.rows import in_place, rows_for
 from hdgemm.linalg.rows._row_checks import RowChecks
@@ -16,6 +14,7 @@ from hdgemm.linalg.rows.pass_executor import executor_for
 from hdgemm.linalg.rows.reducer import RowBlock
 from hdgemm.linalg.rows.source import check_finite_rows
 from hdgemm.matrices.read_ahead import STREAM_BUFFERS, ReadAhead
+from hdgemm.pipeline.devices.host_blas import blas_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -147,7 +146,7 @@ class RowPass:
         # Each core calls BLAS for its own rows.
         with (
             self._recorder.measuring_memory(),
-            threadpool_limits(1, user_api="blas"),
+            blas_threads(1),
             ThreadPoolExecutor(cores, "hdgemm-rows") as workers,
         ):
             parts = [

@@ -8,8 +8,6 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from threadpoolctl import threadpool_limits
-
 from hdgemm.energy import Energy, EnergyMeter
 from hdgemm.machine.limits import memory_limit, thread_limit
 from hdgemm.mpi._timeline import (
@@ -25,6 +23,7 @@ from hdgemm.mpi.linpack._system import System
 from hdgemm.mpi.machine import check
 from hdgemm.mpi.processes import end_all, ending_all, threads_of
 from hdgemm.options import Options
+from hdgemm.pipeline.devices.host_blas import blas_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -211,7 +210,7 @@ def _measure(
     updates = int(world.largest(len(devices.updates)))
     settings = replace(settings, strip=settings.widest_strip(updates, settings.n + 1))
     # Each thread calls BLAS for itself.
-    with threadpool_limits(1, user_api="blas"), ending_all(world), memory_limit(), thread_limit():
+    with blas_threads(1), ending_all(world), memory_limit(), thread_limit():
         system = System(settings, world, mixed=mixed)
         window = devices.window(system.recorder, lambda error: end_all(world, error))
         try:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 #: Parts of NumPy and of SciPy that are linked to their BLAS.
 _NUMPY: Final = "numpy.linalg._umath_linalg"
 _SCIPY: Final = "scipy.linalg.cython_blas"
+#: SciPy's first module that is linked to its BLAS.
+_SCIPYS_BLAS: Final = "scipy.linalg._fblas"
 #: Prefix and suffix of a routine's name, and the largest integer that it takes: NumPy's wheels,
 #: BLAS with 64-bit integers, and any other.
 _SPELLINGS: Final = (
@@ -221,6 +223,20 @@ class _SingleThreaded:
         if self._contexts:
             self._contexts = 0
             self._restore()
+
+
+def blas_threads(count: int) -> Any:
+    """Limit the threads of NumPy's and SciPy's BLAS at once, and until a `with` block ends.
+
+    `threadpoolctl.threadpool_limits` looks for libraries in the process's memory map each time,
+    which takes milliseconds. Here it looks once, and again when SciPy's BLAS has been loaded.
+    """
+    return _loaded_blas(_SCIPYS_BLAS in sys.modules).limit(limits=count, user_api="blas")
+
+
+@cache
+def _loaded_blas(_scipys: bool) -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="blas")
 
 
 SINGLE_THREADED: Final = _SingleThreaded(_NUMPY)

@@ -77,6 +77,26 @@ def test_extents_beyond_the_integers_of_blas_are_refused():
         gemm.check()
 
 
+def test_libraries_are_looked_for_once_and_when_scipys_is_loaded(monkeypatch, two_threads):
+    looks = []
+    controller = host_blas.ThreadpoolController
+    monkeypatch.setattr(
+        host_blas, "ThreadpoolController", lambda: looks.append(None) or controller()
+    )
+    monkeypatch.setattr(host_blas, "_SCIPYS_BLAS", "a_module_that_nothing_imports")
+    host_blas._loaded_blas.cache_clear()
+    for _ in range(2):
+        with host_blas.blas_threads(1):
+            assert set(blas_threads()) == {1}
+        assert set(blas_threads()) == {2}
+    assert len(looks) == 1
+    monkeypatch.setitem(sys.modules, "a_module_that_nothing_imports", sys)
+    with host_blas.blas_threads(1):
+        assert set(blas_threads()) == {1}
+    assert len(looks) == 2
+    host_blas._loaded_blas.cache_clear()
+
+
 class TestSingleThreaded:
     """The caller's number of BLAS threads returns, whatever happens."""
 
