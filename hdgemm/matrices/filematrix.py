@@ -2,7 +2,8 @@
 
 A rectangle is cut into *lines*, contiguous in file and memory, or *bands*, groups of short rows
 that are read with the gaps between them. Lines whose memory has the file's phase modulo 4096 move
-without a copy; everything else goes through a bounce buffer, where dtypes are converted too.
+without a copy, and so do whole rows of the file that lie apart in memory, where each fills blocks
+of 4096 bytes. Everything else goes through a bounce buffer, where dtypes are converted too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.base import Matrix
+from hdgemm.matrices.files import MOST_ROWS
 from hdgemm.matrices.transfer import (
     ALIGNMENT,
     BOUNCE_SIZE,
@@ -52,6 +54,16 @@ class _Line(NamedTuple):
 
     offset: int
     memory: NDArray[Any]
+
+
+class _Moves(NamedTuple):
+    """How the pieces of a read, or of a write, are moved; see `FileMatrix._pieces`."""
+
+    line: _MoveLine
+    rows: _MoveRows
+    band: _MoveBand
+    scattered: _MoveBand
+    gap: int
 
 
 class FileMatrix(Matrix):
@@ -171,41 +183,42 @@ class FileMatrix(Matrix):
 
     def read_pieces(self, row: int, col: int, out: NDArray[Any]) -> list[Piece]:
         """Cut a read into pieces for the disk pool, which may run beside other matrices' ones."""
-        return self._pieces(row, col, out, self._read_line, self._read_rows, self._read_band, GAP)
+        moves = _Moves(self._read_line, self._read_rows, self._read_band, self._read_scattered, GAP)
+        return self._pieces(row, col, out, moves)
 
     def write_pieces(self, row: int, col: int, tile: NDArray[Any]) -> list[Piece]:
         """Cut a write into pieces for the disk pool."""
-        return self._pieces(row, col, tile, self._write_line, self._write_rows, self._write_band, 0)
+        moves = _Moves(
+            self._write_line, self._write_rows, self._write_band, self._write_scattered, 0
+        )
+        return self._pieces(row, col, tile, moves)
 
-    def _pieces(
-        self,
-        row: int,
-        col: int,
-        memory: NDArray[Any],
-        line: _MoveLine,
-        each: _MoveRows,
-        band: _MoveBand,
-        gap: int,
-    ) -> list[Piece]:
+    def _pieces(self, row: int, col: int, memory: NDArray[Any], moves: _Moves) -> list[Piece]:
         if not memory.size:
             return []
         rows, cols = memory.shape
         row_bytes = cols * self.dtype.itemsize
         if memory.flags.c_contiguous and (rows == 1 or row_bytes == self.pitch):
             whole = _Line(self._position(row, col), memory.reshape(-1))
-            return [partial(line, part) for part in self._cut(whole)]
+            return [partial(moves.line, part) for part in self._cut(whole)]
         if row_bytes >= SHORT:
             parts = (part for one in self._lines(row, col, memory) for part in self._cut(one))
-            return [partial(line, part) for part in parts]
-        if self.pitch <= min(row_bytes + gap, _BOUNCE_SPAN):
+            return [partial(moves.line, part) for part in parts]
+        if row_bytes == self.pitch and self._scattered(row, memory):
+            count = -(-rows // min(MOST_ROWS, REQUEST // row_bytes))
+            return [
+                partial(moves.scattered, self._position(row + top, col), memory[top:bottom])
+                for top, bottom in _even_cuts(rows, count)
+            ]
+        if self.pitch <= min(row_bytes + moves.gap, _BOUNCE_SPAN):
             count = -(-rows // (_BOUNCE_SPAN // self.pitch))
             return [
-                partial(band, self._position(row + top, col), memory[top:bottom])
+                partial(moves.band, self._position(row + top, col), memory[top:bottom])
                 for top, bottom in _even_cuts(rows, count)
             ]
         count = min(rows, -(-rows * row_bytes // _GROUP))
         return [
-            partial(each, row + top, col, memory[top:bottom])
+            partial(moves.rows, row + top, col, memory[top:bottom])
             for top, bottom in _even_cuts(rows, count)
         ]
 
@@ -256,6 +269,16 @@ class FileMatrix(Matrix):
             and memory.flags.c_contiguous
             and self.file.in_place(line.offset, memory)
         )
+
+    def _scattered(self, row: int, memory: NDArray[Any]) -> bool:
+        """Return whether whole rows, apart in memory, can be moved by one request for many."""
+        return memory.dtype == self.dtype and self.file.scattered(self._position(row, 0), memory)
+
+    def _read_scattered(self, offset: int, out: NDArray[Any], _: Bounce) -> None:
+        self.file.read_rows(offset, out.view(np.uint8))
+
+    def _write_scattered(self, offset: int, tile: NDArray[Any], _: Bounce) -> None:
+        self.file.write_rows(offset, tile.view(np.uint8))
 
     def _read_line(self, line: _Line, bounce: Bounce) -> None:
         if self._in_place(line):

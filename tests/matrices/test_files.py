@@ -368,6 +368,61 @@ def test_short_requests_are_continued(tmp_path, monkeypatch):
     matrix.close()
 
 
+def strided_rows(x, more=4096):
+    """`x` in memory whose rows begin on blocks, `more` bytes apart, which hold sevens."""
+    width = x.shape[1] + more // x.itemsize
+    around = memory_for(0, len(x), width, width, x.dtype)
+    around[:] = 7
+    around[:, : x.shape[1]] = x
+    return around, around[:, : x.shape[1]]
+
+
+@pytest.mark.parametrize("moved", [None, 0, 4095, 4096, 3_000_000])
+def test_rows_of_whole_blocks_are_scattered(tmp_path, monkeypatch, moved):
+    """A few requests for 2,500 rows; each may move a part only, or nothing, where it is refused."""
+    requests = []
+
+    def guarded(call, wanted):
+        def request(fd, buffers, offset):
+            if fd != matrix.file._direct_fd:
+                return call(fd, buffers, offset)
+            requests.append(len(buffers))
+            if moved == 0:
+                raise OSError(errno.EINVAL, "Invalid argument")
+            if moved is None or call is not wanted:
+                return call(fd, buffers, offset)
+            parts = []
+            for buffer in buffers:
+                parts.append(buffer[: moved - sum(map(len, parts))])
+            return call(matrix.file.fileno(), parts, offset)
+
+        return request
+
+    preadv, pwritev = os.preadv, os.pwritev
+    x = numbers((2500, 512), "f8")
+    matrix = stored(tmp_path, x, 4096)
+    for wanted in (preadv, pwritev):
+        monkeypatch.setattr(os, "preadv", guarded(preadv, wanted))
+        monkeypatch.setattr(os, "pwritev", guarded(pwritev, wanted))
+        around, tile = strided_rows(np.zeros_like(x))
+        matrix.read(0, 0, tile)
+        np.testing.assert_array_equal(tile, x)
+        assert (around[:, 512:] == 7).all()
+        x = numbers(x.shape, x.dtype, 1)
+        matrix.write(0, 0, strided_rows(x)[1])
+        np.testing.assert_array_equal(np.fromfile(matrix.path, offset=4096).reshape(x.shape), x)
+    assert sorted(requests) == [833] * 8 + [834] * 4
+    matrix.close()
+
+
+def test_scattered_rows_of_a_file_that_was_cut_short(tmp_path):
+    matrix = stored(tmp_path, numbers((900, 512), "f8"))
+    os.truncate(matrix.path, 700 * 4096 + 100)
+    with pytest.raises(MatrixIOError, match=f"ends at byte {700 * 4096 + 100}"):
+        matrix.read(0, 0, strided_rows(np.zeros((900, 512)))[1])
+    matrix.close()
+
+
 def test_a_read_error_of_the_device_names_its_place(tmp_path, monkeypatch):
     matrix = stored(tmp_path, numbers((400, 9000), "f8"))
     preadv = os.preadv
