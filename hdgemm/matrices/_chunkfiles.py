@@ -76,7 +76,7 @@ class ChunkFiles(Matrix):
         self._close()
 
     def _move(self, row: int, col: int, memory: NDArray[Any], *, write: bool) -> None:
-        for batch in _batches(self._parts(row, col, memory)):
+        for batch in _batches(chunk_parts(self._extents, row, col, memory)):
             with ExitStack() as stack:
                 pieces = []
                 for index, (top, left), part in batch:
@@ -98,18 +98,22 @@ class ChunkFiles(Matrix):
                 f"chunk {index} of {self.name}: {error}", path=self.name, offset=0, length=0
             ) from error
 
-    def _parts(
-        self, row: int, col: int, memory: NDArray[Any]
-    ) -> Iterator[tuple[tuple[int, int], tuple[int, int], NDArray[Any]]]:
-        """Yield each chunk's index, where in the chunk the rectangle's part starts, the part."""
-        high, wide = self._extents
-        rows, cols = memory.shape
-        for i in range(row // high, -(-(row + rows) // high)):
-            top, bottom = max(row, i * high), min(row + rows, (i + 1) * high)
-            for j in range(col // wide, -(-(col + cols) // wide)):
-                left, right = max(col, j * wide), min(col + cols, (j + 1) * wide)
-                part = memory[top - row : bottom - row, left - col : right - col]
-                yield (i, j), (top - i * high, left - j * wide), part
+
+def chunk_parts(
+    chunk: tuple[int, int], row: int, col: int, memory: NDArray[Any]
+) -> Iterator[tuple[tuple[int, int], tuple[int, int], NDArray[Any]]]:
+    """Cut the memory of a rectangle at ``[row, col]`` on the grid of chunks.
+
+    Yields each chunk's index, where in the chunk the rectangle's part starts, and the part.
+    """
+    high, wide = chunk
+    rows, cols = memory.shape
+    for i in range(row // high, -(-(row + rows) // high)):
+        top, bottom = max(row, i * high), min(row + rows, (i + 1) * high)
+        for j in range(col // wide, -(-(col + cols) // wide)):
+            left, right = max(col, j * wide), min(col + cols, (j + 1) * wide)
+            part = memory[top - row : bottom - row, left - col : right - col]
+            yield (i, j), (top - i * high, left - j * wide), part
 
 
 def _batches(parts: Iterator[Any]) -> Iterator[list[Any]]:

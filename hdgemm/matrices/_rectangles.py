@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices._conversion_copy import copy_converted
 from hdgemm.matrices.base import Matrix
 from hdgemm.matrices.generated import calling_function
+from hdgemm.matrices.transfer import disk_pool
 from hdgemm.options import Options
 from hdgemm.units import format_size
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from hdgemm.matrices.transfer import Bounce
 
 #: Bytes that are taken from a store at a time, where one chunk is not more.
 BLOCK_BYTES: Final = 4 << 20
@@ -62,9 +66,10 @@ class RectangleMatrix(Matrix):
     Blocks are cut on the grid of chunks of `chunk` rows and columns, so that no chunk is decoded
     twice for one rectangle. `keeps`, for a matrix that is never written while it is open, keeps the
     chunk that was last read in part, so that the rest of it is not decoded again: one chunk of
-    memory. Equal sources are the same elements. `home` is the file, or the folder of files, that
-    holds all elements, if any. `lock` is held while the store reads or writes; None where reads may
-    overlap. `flush` and `close` are called for the `Matrix` methods of these names.
+    memory. `at_once` blocks are read at a time. Equal sources are the same elements. `home` is the
+    file, or the folder of files, that holds all elements, if any. `lock` is held while the store
+    reads or writes; None where reads may overlap. `flush` and `close` are called for the `Matrix`
+    methods of these names.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class RectangleMatrix(Matrix):
         name: str,
         chunk: tuple[int, int] | None = None,
         keeps: bool = False,
+        at_once: int = 1,
         source: Hashable = None,
         home: Path | None = None,
         lock: AbstractContextManager[Any] | None = None,
@@ -87,6 +93,7 @@ class RectangleMatrix(Matrix):
         self.chunk = chunk
         self.encoded = chunk is not None
         self._keeps = keeps and chunk is not None
+        self._at_once = at_once
         self._kept: tuple[tuple[int, int], NDArray[Any]] | None = None
         self.home = home
         self.source = id(store) if source is None else source
@@ -101,7 +108,25 @@ class RectangleMatrix(Matrix):
         if self._keeps and (whole := self._chunk_around(row, col, out.shape)) is not None:
             copy_converted(out, self._part_of_chunk(whole, row, col, out.shape))
             return
-        for rows, cols in self._blocks(row, col, out.shape):
+        blocks = list(self._blocks(row, col, out.shape))
+        reading: list[Callable[[Bounce], None]] = [
+            partial(self._read_blocks, row, col, out, blocks[first :: self._at_once])
+            for first in range(min(self._at_once, len(blocks)))
+        ]
+        if len(reading) > 1:
+            disk_pool().run(reading)
+        else:
+            self._read_blocks(row, col, out, blocks)
+
+    def _read_blocks(
+        self,
+        row: int,
+        col: int,
+        out: NDArray[Any],
+        blocks: list[tuple[slice, slice]],
+        _: Bounce | None = None,
+    ) -> None:
+        for rows, cols in blocks:
             target = out[rows.start - row : rows.stop - row, cols.start - col : cols.stop - col]
             copy_converted(target, self._fetch(rows, cols))
 

@@ -129,14 +129,13 @@ def _store_class() -> Any:
             if metadata and path.parent.is_file():
                 return  # a file in a group is no node; zarr finds no metadata in it
             folder = self.root if metadata or self.array is None else self.root / self.array
-            if not is_stored(path, folder) or metadata or not self.chunk_bytes:
-                return
-            _check_size(path, self.chunk_bytes)
+            if is_stored(path, folder) and not metadata and self.chunk_bytes:
+                check_size(path, self.chunk_bytes)
 
     return CheckedStore
 
 
-def _check_size(path: Path, most: int) -> None:
+def check_size(path: Path, most: int) -> None:
     """Raise `MatrixIOError` for a chunk that is empty, or that has more bytes than it could."""
     size = path.stat().st_size
     if not size:  # zarr takes an empty shard for one without chunks, which reads as zeros

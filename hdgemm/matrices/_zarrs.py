@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hdgemm.errors import InputError, load_extra
 from hdgemm.matrices._chunkfiles import ChunkFiles
+from hdgemm.matrices._compressed_chunks import CompressedChunks
 from hdgemm.matrices._rectangles import RectangleMatrix
-from hdgemm.matrices._zarr_store import is_stored, largest_chunk, local_root, open_store
+from hdgemm.matrices._zarr_store import (
+    check_size,
+    is_stored,
+    largest_chunk,
+    local_root,
+    open_store,
+)
 from hdgemm.matrices.draft import aside, reserve
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync, sync_tree
@@ -19,11 +26,18 @@ from hdgemm.matrices.layout import check_read
 from hdgemm.matrices.zarr_replacement import finish_replacements
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
     from contextlib import ExitStack
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from hdgemm.matrices.base import Matrix
+
+#: Codecs of numcodecs that turn bytes into bytes, by the names that both formats give them.
+_CODECS: Final = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
+#: Compressed chunks that are read and decoded at once.
+_AT_ONCE: Final = 2
 
 
 def load_zarr() -> Any:
@@ -84,15 +98,20 @@ def from_zarr(array: Any, name: str, *, writable: bool = False, source: Hashable
     else:
         source, folder = _source(root / array.path), root / array.path
         array = _checked(array, root)
-    dtype = _plain_dtype(array)
+    store, at_once = array, 1
+    dtype = _stored_dtype(array)
     if dtype is not None and folder is not None and min(array.chunks) > 0:
-        return _chunk_files(array, name, folder, dtype)
+        if not array.compressors:
+            return _chunk_files(array, name, folder, dtype)
+        if (decode := _decoder(array)) is not None:
+            store, at_once = _compressed(array, folder, dtype, decode), _AT_ONCE
     return RectangleMatrix(
-        array,
+        store,
         name=name,
         # A shard is written as a whole, and read chunk by chunk.
         chunk=tuple((writable and array.shards) or array.chunks),
         keeps=not writable,
+        at_once=at_once,
         source=source,
         home=folder,
         flush=None if folder is None else lambda: sync_tree(folder),
@@ -109,21 +128,52 @@ def _checked(array: Any, root: Path) -> Any:
     return zarr.Array(zarr.AsyncArray(array.metadata, place, config=array.async_array.config))
 
 
-def _plain_dtype(array: Any) -> np.dtype[Any] | None:
-    """Return how elements lie in chunk files, None where they are encoded somehow."""
+def _stored_dtype(array: Any) -> np.dtype[Any] | None:
+    """Return how elements lie in chunks, once they are decompressed; None where they are encoded
+    somehow.
+    """
     metadata = array.metadata
     dtype: np.dtype[Any] = np.dtype(array.dtype)
     if array.shards is not None or array.filters:
         return None
-    if array.compressors:
-        return None
     if metadata.zarr_format == 2:
         return dtype if metadata.order == "C" else None
-    codecs = [codec.to_dict() for codec in metadata.codecs]
-    if len(codecs) != 1 or codecs[0].get("name") != "bytes":
+    first, *others = [codec.to_dict() for codec in metadata.codecs]
+    if len(others) != len(array.compressors) or first.get("name") != "bytes":
         return None
-    endian = codecs[0].get("configuration", {}).get("endian", "little")
+    endian = first.get("configuration", {}).get("endian", "little")
     return dtype.newbyteorder(">" if endian == "big" else "<")
+
+
+def _decoder(array: Any) -> Callable[[NDArray[np.uint8]], Any] | None:
+    """Return the function that decompresses a chunk; None where only zarr can."""
+    if len(array.compressors) != 1:
+        return None
+    (codec,) = array.compressors
+    if array.metadata.zarr_format == 3:
+        import numcodecs
+
+        name = codec.to_dict()["name"]
+        codec = numcodecs.get_codec({"id": name}) if name in _CODECS else None
+    decode: Callable[[NDArray[np.uint8]], Any] | None = None
+    if getattr(codec, "codec_id", None) in _CODECS:
+        decode = codec.decode
+    return decode
+
+
+def _compressed(
+    array: Any, folder: Path, dtype: np.dtype[Any], decode: Callable[[NDArray[np.uint8]], Any]
+) -> CompressedChunks:
+    encode, most = array.metadata.encode_chunk_key, largest_chunk(array)
+
+    def find(index: tuple[int, int]) -> Path | None:
+        path: Path = folder / encode(index)
+        if not is_stored(path, folder):
+            return None
+        check_size(path, most)
+        return path
+
+    return CompressedChunks(array, dtype, find, decode)
 
 
 def _chunk_files(array: Any, name: str, folder: Path, dtype: np.dtype[Any]) -> ChunkFiles:

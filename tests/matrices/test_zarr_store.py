@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numcodecs
 import numpy as np
 import pytest
 import zarr
@@ -134,6 +135,78 @@ def test_the_longest_chunks_are_read(tmp_path, codec, shards):
     )  # fmt: skip
     array[:] = x
     np.testing.assert_array_equal(hdgemm.open(tmp_path / "x.zarr").read(), x)
+
+
+CODECS = {
+    "blosc": {"compressors": zarr.codecs.BloscCodec()},
+    "gzip": {"compressors": zarr.codecs.GzipCodec()},
+    "zstd, big-endian": {
+        "compressors": zarr.codecs.ZstdCodec(),
+        "serializer": zarr.codecs.BytesCodec(endian="big"),
+    },
+    "zstd, twice": {"compressors": [zarr.codecs.ZstdCodec(), zarr.codecs.GzipCodec()]},
+    "zstd, transposed": {
+        "compressors": zarr.codecs.ZstdCodec(),
+        "filters": zarr.codecs.TransposeCodec(order=(1, 0)),
+    },
+    "lz4, format 2": {"zarr_format": 2, "compressors": numcodecs.LZ4()},
+    "zlib, format 2, big-endian": {
+        "zarr_format": 2,
+        "compressors": numcodecs.Zlib(),
+        "dtype": ">f8",
+    },
+    "bz2, format 2, by columns": {"zarr_format": 2, "compressors": numcodecs.BZ2(), "order": "F"},
+    "blosc, format 2, a filter": {
+        "zarr_format": 2,
+        "compressors": numcodecs.Blosc(),
+        "filters": numcodecs.Delta(dtype="f8"),
+    },
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("chunks", [(7, 5), (23, 31), (40, 50)])
+def test_rectangles_of_compressed_chunks(tmp_path, codec, chunks):
+    x = np.random.default_rng(0).standard_normal((23, 31))
+    layout = {"dtype": x.dtype, "fill_value": 2.5} | CODECS[codec]
+    array = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, chunks=chunks, **layout)
+    array[:] = x
+    if chunks == (7, 5):
+        (tmp_path / "x.zarr" / array.metadata.encode_chunk_key((1, 2))).unlink()
+        x[7:14, 10:15] = 2.5
+    if "a filter" in codec:  # differences of floats are rounded
+        x = np.asarray(array[:])
+    for mode in ("r", "r+"):
+        with hdgemm.open(tmp_path / "x.zarr", mode) as matrix:
+            for top, left, high, wide in ((0, 0, 23, 31), (3, 4, 15, 20), (8, 11, 3, 2)):
+                part = slice(top, top + high), slice(left, left + wide)
+                np.testing.assert_array_equal(matrix[part].read(), x[part])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("content", [b"x", b"\x00" * 100, b"\xff" * 100])
+def test_a_compressed_chunk_of_other_bytes_is_an_error(tmp_path, codec, content):
+    layout = {"dtype": "f8"} | CODECS[codec]
+    array = zarr.create_array(tmp_path / "x.zarr", shape=(20, 20), chunks=(10, 10), **layout)
+    array[:] = np.ones((20, 20))
+    (tmp_path / "x.zarr" / array.metadata.encode_chunk_key((1, 0))).write_bytes(content)
+    with pytest.raises(MatrixIOError, match=r"cannot read rows .* of .*x\.zarr"):
+        hdgemm.open(tmp_path / "x.zarr").read()
+
+
+@pytest.mark.parametrize("codec", ["blosc", "gzip", "zstd, big-endian", "lz4, format 2"])
+@pytest.mark.parametrize("size", [9, 11])
+def test_a_compressed_chunk_of_another_size_is_an_error(tmp_path, codec, size):
+    for name, side in (("x", 10), ("y", size)):
+        layout = {"dtype": "f8"} | CODECS[codec]
+        array = zarr.create_array(
+            tmp_path / f"{name}.zarr", shape=(40, 40), chunks=(side, side), **layout
+        )
+        array[:] = np.ones((40, 40))
+    key = array.metadata.encode_chunk_key((0, 0))
+    shutil.copy(tmp_path / "y.zarr" / key, tmp_path / "x.zarr" / key)
+    with pytest.raises(MatrixIOError, match=r"cannot read rows .* of .*x\.zarr"):
+        hdgemm.open(tmp_path / "x.zarr").read()
 
 
 @pytest.mark.parametrize("name", ["zarr.json", "g/zarr.json", "g/C/zarr.json"])
