@@ -466,11 +466,14 @@ def service_queue(result: dict[str, Any]) -> list[str]:
 
 def service_transfer(result: dict[str, Any]) -> list[str]:
     """Return the row of uploads and downloads."""
-    share = result["share of plain"]
+    share, spread = result["share of plain"], result["least and most"]
+    up, down = (
+        f"{share[way]:.2f} ({spread[way][0]:.2f} to {spread[way][1]:.2f})" for way in ("up", "down")
+    )
     return [
         (
             "| 1 GB over HTTP, against a plain file copy over HTTP |"
-            f" up {share['up']:.2f} of its speed, down {share['down']:.2f} |"
+            f" up {up} of its speed, down {down} |"
         )
     ]
 

@@ -1,5 +1,7 @@
 """1 GB up and down against a plain file copy over the same loopback HTTP; the server's memory.
 
+Service and plain copy go by turns; one more download, and uploads, watch the server's memory.
+
 python -m bench.service_transfer --gigabytes 1
 """
 
@@ -9,18 +11,24 @@ import argparse
 import asyncio
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
+from operator import truediv
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from bench import harness
 from tests.ports import reserved_port
-from tests.server.harness import Live, make_settings, wait_until
+from tests.server.harness import Live, live, make_settings, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _CHUNK = 1 << 20
 #: The plain copy: the same HTTP server, a body straight into a file and a file straight out.
@@ -107,58 +115,100 @@ async def watched(memory: Memory, work: Any) -> Any:
         watcher.cancel()
 
 
-def plain(folder: Path, source: Path, size: int) -> dict[str, float]:
-    """Measure the plain copy."""
+@contextmanager
+def plain_server(folder: Path) -> Iterator[int]:
+    """Serve the plain copy; yield the port."""
     with reserved_port() as port:
         process = subprocess.Popen([sys.executable, "-c", _PLAIN, str(port), str(folder / "plain")])
         try:
             wait_until(lambda: psutil.Process(process.pid).net_connections("tcp"))
-            up = asyncio.run(send(port, "/f", source, 0, size, size))
-            down, count = asyncio.run(receive(port, "/f"))
+            yield port
         finally:
             process.terminate()
             process.wait()
-    if count != size:
+
+
+def upload(
+    server: Live, source: Path, size: int, pieces: int = 1, memory: Memory | None = None
+) -> tuple[str, float]:
+    """Upload a matrix in parts, fsync and all; return the address of its content, and seconds."""
+    new = server.http.post("/v1/matrices", json={"shape": [1, size // 8]})
+    at = f"{new.headers['location']}/content"
+    step = size // pieces
+    began = time.perf_counter()
+    for start in range(0, size, step):
+        work = send(server.port, at, source, start, min(start + step, size), size)
+        asyncio.run(work if memory is None else watched(memory, work))
+    return at, time.perf_counter() - began
+
+
+def complete(server: Live, at: str) -> float:
+    """Complete an upload; return the seconds, in which the server computes its SHA-256."""
+    began = time.perf_counter()
+    done = server.http.post(at.replace("content", "complete"), timeout=120)
+    taken = time.perf_counter() - began
+    if not done.json()["complete"]:
+        raise RuntimeError(done.text)
+    return taken
+
+
+def download(port: int, path: str, size: int) -> float:
+    """Return the seconds of a download."""
+    taken, count = asyncio.run(receive(port, path))
+    if count < size:
         raise RuntimeError(f"{count} bytes came back of {size}")
-    return {"up": size / up / 1e6, "down": size / down / 1e6}
+    return taken
 
 
-def service(folder: Path, source: Path, size: int) -> dict[str, Any]:
-    """Measure the service: one part, fsync and all; and the same in 64 parts."""
-    server = Live(make_settings(folder, memory=1 << 30), "--no-worker").wait()
-    memory = Memory(server.process.pid)
-    found: dict[str, Any] = {}
-    try:
-        side = size // 8
-        for name, pieces in (("up", 1), ("up in 64 parts", 64)):
-            new = server.http.post("/v1/matrices", json={"shape": [1, side]})
-            at = f"{new.headers['location']}/content"
-            step = size // pieces
-            began = time.perf_counter()
-            for start in range(0, size, step):
-                work = send(server.port, at, source, start, min(start + step, size), size)
-                asyncio.run(watched(memory, work))
-            found[name] = size / (time.perf_counter() - began) / 1e6
-        began = time.perf_counter()
-        done = server.http.post(at.replace("content", "complete"), timeout=120)
-        found["complete (SHA-256) seconds"] = time.perf_counter() - began
-        if not done.json()["complete"]:
-            raise RuntimeError(done.text)
-        taken, _ = asyncio.run(watched(memory, receive(server.port, at)))
-        found["down"] = size / taken / 1e6
-    finally:
-        server.close()
-    found["server's memory before, bytes"] = memory.before
-    found["server's memory at most, bytes"] = memory.most
-    return found
+def measure(folder: Path, source: Path, size: int, rounds: int) -> dict[str, Any]:
+    """Measure service and plain copy by turns; rates are medians in MB/s."""
+    seconds: dict[str, dict[str, list[float]]] = {
+        who: {"up": [], "down": []} for who in ("plain", "service")
+    }
+    settings = make_settings(folder, memory=1 << 30)
+    with plain_server(folder) as port, live(settings, "--no-worker") as server:
+        memory = Memory(server.process.pid)
+        for _ in range(rounds):
+            up = asyncio.run(send(port, "/f", source, 0, size, size))
+            seconds["plain"]["up"].append(up)
+            at, up = upload(server, source, size)
+            seconds["service"]["up"].append(up)
+            completed = complete(server, at)
+            seconds["plain"]["down"].append(download(port, "/f", size))
+            seconds["service"]["down"].append(download(server.port, at, size))
+            asyncio.run(watched(memory, receive(server.port, at)))
+            server.http.delete(at.replace("/content", ""))
+        _, parts = upload(server, source, size, 64, memory)
+    shares = {
+        way: sorted(map(truediv, seconds["plain"][way], seconds["service"][way]))
+        for way in ("up", "down")
+    }
+    rates = {
+        who: {way: size / statistics.median(taken) / 1e6 for way, taken in ways.items()}
+        for who, ways in seconds.items()
+    }
+    return {
+        "plain": rates["plain"],
+        "service": rates["service"]
+        | {
+            "up in 64 parts": size / parts / 1e6,
+            "complete (SHA-256) seconds": completed,
+            "server's memory before, bytes": memory.before,
+            "server's memory at most, bytes": memory.most,
+        },
+        "share of plain": {way: statistics.median(each) for way, each in shares.items()},
+        "least and most": {way: [each[0], each[-1]] for way, each in shares.items()},
+    }
 
 
 def main() -> None:
-    """Measure and save; rates in MB/s."""
+    """Measure and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
     where = harness.environment()
-    size = int(parser.parse_args().gigabytes * 1e9) // 512 * 512
+    size = int(given.gigabytes * 1e9) // 512 * 512
     with tempfile.TemporaryDirectory(prefix="hdgemm-transfer-") as name:
         folder = Path(name)
         source = folder / "source"
@@ -167,10 +217,7 @@ def main() -> None:
             for _ in range(0, size, _CHUNK):
                 file.write(block)
             file.truncate(size)
-        copied = plain(folder, source, size)
-        served = service(folder, source, size)
-    ratios = {way: round(served[way] / copied[way], 3) for way in ("up", "down")}
-    found = {"plain": copied, "service": served, "share of plain": ratios}
+        found = measure(folder, source, size, given.rounds)
     print(json.dumps(found, indent=2))
     harness.save("service_transfer", found, where)
 

@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-#: Bytes read at once. A connection holds two such chunks, however slowly its client reads.
-_CHUNK: Final = 256 << 10
+#: Bytes read at once where few contents are read: each read is a turn of a thread. A connection
+#: holds two chunks, however slowly its client reads.
+_CHUNK: Final = 1 << 20
+#: Bytes of the chunks of all contents, one of each. Above it they get smaller, to `_LEAST_CHUNK`.
+_ALL_CHUNKS: Final = 64 << 20
+_LEAST_CHUNK: Final = 64 << 10
 #: Gaps between the lines of a piece that are read with it, in bytes: fewer, larger requests.
 _GAP: Final = 4096
 #: Threads that read contents: a file system that does not answer must not block all others.
@@ -106,16 +110,16 @@ class _Piece:
         """Its bytes."""
         return self.lines * self.width
 
-    def read(self, fd: int, position: int) -> bytes:
-        """Return its bytes from a position on, at most `_CHUNK`; fewer where the file ends."""
+    def read(self, fd: int, position: int, most: int) -> bytes:
+        """Return its bytes from a position on, at most `most`; fewer where the file ends."""
         line, within = divmod(position, self.width)
         at = self.offset + line * self.stride + within
         if self.stride == self.width:
-            return os.pread(fd, min(_CHUNK, self.size - position), at)
-        if within or self.width >= _CHUNK:
-            return os.pread(fd, min(_CHUNK, self.width - within), at)
-        count = min(self.lines - line, _CHUNK // self.width)
-        at_once = max(1, _CHUNK // self.stride) if self.stride - self.width <= _GAP else 1
+            return os.pread(fd, min(most, self.size - position), at)
+        if within or self.width >= most:
+            return os.pread(fd, min(most, self.width - within), at)
+        count = min(self.lines - line, most // self.width)
+        at_once = max(1, most // self.stride) if self.stride - self.width <= _GAP else 1
         return b"".join(
             self._lines(fd, first, min(at_once, line + count - first))
             for first in range(line, line + count, at_once)
@@ -131,13 +135,36 @@ class _Piece:
         return as_strided(found, (count, self.width), (self.stride, 1)).tobytes()
 
 
+class _Streams:
+    """Counts the contents that are read; only the event loop's thread enters and leaves."""
+
+    def __init__(self) -> None:
+        self._open = 0
+
+    def __enter__(self) -> None:
+        self._open += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._open -= 1
+
+    @property
+    def chunk(self) -> int:
+        """Bytes that each of them reads at once."""
+        return max(_LEAST_CHUNK, min(_CHUNK, _ALL_CHUNKS // max(1, self._open)))
+
+
+_STREAMS: Final = _Streams()
+
+
 async def _read(file: io.FileIO, piece: _Piece, head: bytes = b"") -> AsyncIterator[bytes]:
-    with file:
+    with file, _STREAMS:
         if head:
             yield head
         position = 0
         while position < piece.size:
-            chunk = await to_thread.run_sync(piece.read, file.fileno(), position, limiter=_READERS)
+            chunk = await to_thread.run_sync(
+                piece.read, file.fileno(), position, _STREAMS.chunk, limiter=_READERS
+            )
             if not chunk:
                 # Ending short of Content-Length breaks the connection, which the client notices.
                 return

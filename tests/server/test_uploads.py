@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import io
 import itertools
@@ -362,7 +363,30 @@ def test_an_answer_holds_a_chunk_at_a_time(tmp_path: Path) -> None:
     ):
         found = asyncio.run(lengths(answer))
         assert sum(found) == int(answer.headers["content-length"])
-        assert max(found) <= 256 << 10
+        assert max(found) <= 1 << 20
+
+
+def test_chunks_get_smaller_where_many_contents_are_read() -> None:
+    streams = content._Streams()
+    with contextlib.ExitStack() as opened:
+        for count, chunk in ((64, 1 << 20), (128, 512 << 10), (4000, 64 << 10)):
+            for _ in range(count - streams._open):
+                opened.enter_context(streams)
+            assert streams.chunk == chunk
+    assert streams._open == 0
+
+
+def test_an_answer_that_is_broken_off_is_no_longer_counted(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(4 << 20))
+
+    async def begun() -> None:
+        chunks = content._read(io.FileIO(tmp_path / "a"), content._Piece.of(0, 4 << 20))
+        await anext(chunks)
+        assert content._STREAMS._open == 1
+        await chunks.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(begun())
+    assert content._STREAMS._open == 0
 
 
 def test_matrices_are_reserved_listed_and_deleted(client: InProcess, tmp_path: Path) -> None:
