@@ -10,13 +10,15 @@ no process of the run is left, and no unfinished result has its name. The same c
 its end, and gives the bits of the run that was not killed.
 
 With `--slabs`, the commands have so little memory that A is factored by several slabs. The same
-command goes on from the last slab that was recorded: the journal never loses one.
+command goes on from the last slab that was recorded: the journal never loses one, and the report
+of the run that goes on says how many it has kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import random
 import re
@@ -77,8 +79,8 @@ class MpiRun:
         command = [mpiexec, "-n", str(self.ranks), sys.executable, "-m", "hdgemm", *self.words]
         environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         return subprocess.Popen(
-            [*command, "--threads", "1"], cwd=self.folder, env=environment, text=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+            [*command, "--threads", "1", "--json"], cwd=self.folder, env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
 
     def ranks_of(self, process: subprocess.Popen[str]) -> dict[int, psutil.Process]:
@@ -198,9 +200,16 @@ def attack(run: MpiRun, kills: int, rng: random.Random, tally: Tally) -> None:
             kill_one(run, rng.uniform(0, seconds), rng.randrange(run.ranks), tally)
             ended = (run.folder / "F.npy").exists()
             tally.check(ended or run.recorded() >= kept, f"{run.words}: lost slabs")
+        recorded = run.recorded()
         process = run.start()
-        process.communicate()
+        said, _ = process.communicate()
         tally.check(process.returncode == 0, f"{run.words}: ends with {process.returncode}")
+        if process.returncode == 0:
+            report = json.loads(said)
+            what = f"{run.words}: {report['kept_slabs']} slabs kept of {recorded} recorded"
+            tally.check(report["kept_slabs"] == recorded, what)
+            tally.counts["slabs not computed again"] += report["kept_slabs"]
+            tally.counts["slabs of resumed runs"] += report["slabs"] if recorded else 0
         tally.check(run.sha() == expected, f"{run.words}: other bits after a kill")
 
 

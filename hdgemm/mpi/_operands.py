@@ -64,6 +64,8 @@ class Loader:
         The triangle of the matrix that is read.
     corner
         The row and the column of the whole operand at which the matrix, a view, begins.
+    flipped
+        The matrix is the transpose of the caller's, whose places errors name.
     upper
         Whether the adjoint or the transpose of an upper triangle is read, or it is as it is stored.
     """
@@ -74,6 +76,7 @@ class Loader:
     triangle: Triangle = None
     corner: tuple[int, int] = (0, 0)
     upper: Literal["adjoint", "transpose", "stored"] = "adjoint"
+    flipped: bool = False
     error: Exception | None = field(default=None, init=False)
 
     @cached_property
@@ -150,6 +153,7 @@ class Loader:
         value, row, col = array[row, col], strip.row + row, strip.col + col
         row, col = (col, row) if self.trans else (row, col)
         row, col = row + self.corner[0], col + self.corner[1]
+        row, col = (col, row) if self.flipped else (row, col)
         raise NotFiniteError(
             f"{self.name} has {value} at row {row}, column {col}: it must not contain infs or NaNs",
             row=row,

@@ -148,6 +148,8 @@ class Run:
         NaN and Inf in an operand are errors.
     pivoting
         A key of `PIVOTINGS`.
+    slabs, kept_slabs
+        Slabs of A, and those that an earlier run had stored; 0 for a matrix in memory.
     """
 
     kind: str
@@ -158,6 +160,8 @@ class Run:
     devices: Devices
     check_finite: bool = True
     pivoting: str = "partial"
+    slabs: int = 0
+    kept_slabs: int = 0
     recorder: PhaseRecorder = field(default_factory=PhaseRecorder)
     began: float = field(default_factory=time.perf_counter)
 
@@ -257,6 +261,8 @@ class Run:
             flops,
             seconds,
             phases,
+            self.slabs,
+            self.kept_slabs,
         )
 
 

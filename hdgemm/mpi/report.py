@@ -34,6 +34,9 @@ class Report:
         Of the slowest process, reading and writing included.
     phases
         Seconds by phase in which at least one thread was in it, the mean of all processes.
+    slabs, kept_slabs
+        Slabs of the factorisation, and those that an earlier run had stored; 0 for a matrix in
+        memory.
     """
 
     kind: str
@@ -45,6 +48,8 @@ class Report:
     flops: float
     seconds: float
     phases: Mapping[str, float]
+    slabs: int = 0
+    kept_slabs: int = 0
 
     @property
     def gflops(self) -> float:
@@ -66,9 +71,12 @@ class Report:
         phases = ", ".join(
             f"{name} {format_duration(seconds)}" for name, seconds in self.phases.items() if seconds
         )
+        slabs = f"\n{self.slabs} slabs" if self.slabs else ""
+        if self.kept_slabs:
+            slabs += f", {self.kept_slabs} kept of an earlier run"
         return (
             f"{self.kind}: n = {self.n}, {self.columns} right-hand sides, {self.dtype}, "
             f"{p}×{q} ranks, NB = {self.nb}\n"
             f"{format_duration(self.seconds)}, {format_speed(self.gflops)} without reading and "
-            f"writing\n{phases}"
+            f"writing\n{phases}{slabs}"
         )

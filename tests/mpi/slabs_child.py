@@ -102,6 +102,9 @@ def check_interruptions(group, name, small, bits):
         again = factor()
         if np.asarray(again.lu).tobytes() != bits[0]:
             say(group, name, f"other bits after {method} {at}")
+        kept, slabs = reports[-1].kept_slabs, reports[-1].slabs
+        if kept != (1 if method == "store" else slabs) or not slabs > 1:
+            say(group, name, f"{kept} slabs were kept of {slabs}")
         if not reports[-1].flops < reports[0].flops:
             say(group, name, "nothing was kept")
     interrupted(group, "store", 2, lambda: factor(restart=True))
@@ -150,9 +153,11 @@ def check_cholesky(group, grid, dtype, nb, width, lower):
     found = linalg.open(folder / "C.npy")
     if found.lower != lower or np.asarray(found.c).tobytes() != c.tobytes():
         say(group, name, "opened as another factor")
+    if not found.c.flags["F_CONTIGUOUS" if lower else "C_CONTIGUOUS"]:
+        say(group, name, "a factor in the other order")
     bits = c.tobytes()
     interrupted(group, "store", 3, lambda: factor(restart=True))
-    if factor().tobytes() != bits or not reports[-1].flops < reports[0].flops:
+    if factor().tobytes() != bits or reports[-1].kept_slabs != 2:
         say(group, name, "other bits after an interruption, or nothing was kept")
     group.collect(None)
     check_wrong_triangles(group, name, half, lower, small)
@@ -170,7 +175,8 @@ def check_solutions(group, grid, dtype, nb, width, lower):
         matrix[np.triu_indices(n, 1) if lower else np.tril_indices(n, -1)] = np.nan
     if group.rank == 0:
         np.save(folder / "S.npy", half)
-        np.save(folder / "C.npy", np.asfortranarray(c))
+        np.save(folder / "C.npy", np.array(c, order="CF"[lower]))
+        np.save(folder / "D.npy", np.asfortranarray(c))
         np.save(folder / "F.npy", np.asfortranarray(lu))
     small = {"comm": group, "grid": grid, "nb": nb, "out": folder / "X.npy"} | {
         "options": limited(n, nb, grid, width, dtype)
@@ -187,13 +193,14 @@ def check_solutions(group, grid, dtype, nb, width, lower):
     found = {
         "solve": x,
         "cho_solve": mpi.cho_solve((folder / "C.npy", lower), where, **small),
+        "cho_solve of columns": mpi.cho_solve((folder / "D.npy", lower), where, **small),
         "lu_solve": mpi.lu_solve((folder / "F.npy", piv), where, **small),
     }
     for routine, each in found.items():
         if not ratio(spd, np.asarray(each), b) < 16:
             say(group, name, routine, ratio(spd, np.asarray(each), b))
     interrupted(group, "store", 2, lambda: solve(restart=True))
-    if solve().tobytes() != bits or not reports[-1].flops < reports[0].flops:
+    if solve().tobytes() != bits or reports[-1].kept_slabs != 1:
         say(group, name, "another solution after an interruption, or nothing was kept")
     left = [each for each in names(group) if each.startswith(".")]
     if left:

@@ -81,6 +81,7 @@ class SlabRun:
         `check` is called with the 1-based index of the first zero pivot, 0 without one.
         """
         run, factors, slabs = self.opened.run, self.factors, self.slabs
+        run.slabs, run.kept_slabs = len(slabs.spans), factors.state.slabs
         done = slabs.spans[factors.state.slabs - 1][1] if factors.state.slabs else 0
         check(factors.state.zero)
         whole = self.memory(slabs.width)

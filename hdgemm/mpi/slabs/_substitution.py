@@ -40,6 +40,8 @@ class TriangularFactor(StoredColumns):
         The diagonal has ones, which are not stored.
     check_finite
         NaN and Inf in the triangle are errors.
+    flipped
+        The triangle is the transpose of the caller's, whose places errors name.
     """
 
     def __init__(
@@ -50,9 +52,11 @@ class TriangularFactor(StoredColumns):
         lower: bool,
         unit: bool = False,
         check_finite: bool = False,
+        flipped: bool = False,
     ) -> None:
         super().__init__(factor, part)
         self.lower, self.unit, self.check_finite = lower, unit, check_finite
+        self.flipped = flipped
         self.zero = 0
 
     def panels(self, *, reverse: bool) -> Iterator[tuple[int, int]]:
@@ -89,7 +93,8 @@ class TriangularFactor(StoredColumns):
         part, check = self._begin(first, last), self.check_finite
         columns, corner, named = self._factor[:, first:last], (first, first), "the factor"
         if self.lower:
-            Loader(columns[first:], named, check, "lower", corner).load(part, top=first)
+            loader = Loader(columns[first:], named, check, "lower", corner, flipped=self.flipped)
+            loader.load(part, top=first)
             return
         Loader(columns[:first], named, check, corner=(0, first)).load(part)
         block = Loader(columns[first:last], named, check, "upper", corner, upper="stored")

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 class SlabCall(NamedTuple):
     """What identifies a run: its function, A, the place of the factors, grid, blocks, arguments.
 
-    With `flipped`, the file has the transpose of the factor that is computed.
+    With `flipped`, the file has the transpose of the factor that is computed. Its columns lie
+    together in either file: one is column-major, the other row-major.
     """
 
     routine: str
@@ -82,7 +83,9 @@ class SlabCheckpoint(Checkpoint):
     """The journal of one run, and the file of its factors; on rank 0 alone."""
 
     def __init__(self, call: SlabCall) -> None:
-        place = ResultPlace.aside(call.place, call.a.shape, call.dtype, "F")
+        place = ResultPlace.aside(
+            call.place, call.a.shape, call.dtype, "C" if call.flipped else "F"
+        )
         dealt = {"grid": list(call.variant.grid), "nb": call.variant.nb}
         arguments = {**dealt, **call.arguments}
         identity = Identity.of(f"mpi.{call.routine}", arguments, {"A": call.a.operand}, place)
@@ -250,13 +253,11 @@ class DurableFactors:
 
         def write(strip: Rectangle, array: NDArray[Any]) -> None:
             tile = as_stored(array, matrix.dtype)
-            row, col = (0, first) if self.flipped else (first, 0)
-            rect = Rect(row + strip.row, col + strip.col, strip.rows, strip.cols)
+            rect = Rect(first + strip.row, strip.col, strip.rows, strip.cols)
             matrix.write(rect.row, rect.col, tile)
             own.append((rect, checksum(tile)))
 
         shape = part.cols.extent, part.rows.extent
-        shape = shape[::-1] if self.flipped else shape
         strips = Strips.of(shape, part.a.itemsize, self.world.size, whole=True)
         self._all_write(strips, part, write, matrix)
         turns = [
@@ -290,7 +291,7 @@ class DurableFactors:
             except Exception as error:  # noqa: BLE001 - raised by all ranks, below
                 failed.append(error)
 
-        gather(strips, Place(part, trans=not self.flipped), attempt)
+        gather(strips, Place(part, trans=True), attempt)
         with together(self.world):
             if failed:
                 raise failed[0]

@@ -94,6 +94,7 @@ def cholesky_by_slabs(opened: Opened, place: Location, *, lower: bool, restart: 
         factors = DurableFactors.open(run.world, call, stack)
         with together(run.world):
             beside = stack.enter_context(Companions("cholesky", factors, opened, place))
+        run.slabs = run.kept_slabs = factors.state.slabs
         if not factors.state.finished:
             work = CholeskyRun.of_triangle(opened, factors, stack, lower=lower)
             flops = work.factor()

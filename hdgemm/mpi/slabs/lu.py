@@ -101,6 +101,7 @@ def factor_by_slabs(opened: Opened, place: Location, *, restart: bool) -> Factor
         factors = DurableFactors.open(run.world, call, stack)
         with together(run.world):
             beside = stack.enter_context(Companions("lu", factors, opened, place))
+        run.slabs = run.kept_slabs = factors.state.slabs
         if not factors.state.finished:
             work = LuRun.begun(opened, factors, stack, last=True)
             flops = work.factor()

@@ -143,15 +143,26 @@ def _solved(opened: Opened, place: Location, width: int, solve: Substitution) ->
 
 
 def _by_cholesky(run: Run, c: StoredMatrix, lower: bool, part: Part, block: Part) -> None:
-    """Solve with L·L^H, or with U^H·U."""
-    factor = TriangularFactor(c, block, lower=lower, check_finite=run.check_finite)
+    """Solve with L·L^H, or with U^H·U.
+
+    Of a row-major U, the columns of U^T lie together: U^T·(U^T)^H is the conjugate of A.
+    """
+    flipped = not lower and c.order == "C"
+    if flipped:
+        np.conj(part.a, out=part.a)
+    triangle, lower = (c.T, True) if flipped else (c, lower)
+    factor = TriangularFactor(
+        triangle, block, lower=lower, check_finite=run.check_finite, flipped=flipped
+    )
     first, second = substitute, substitute_adjoint
     if not lower:
         first, second = second, first
     with run.recorder.record("solve", 0):
         first(factor, part)
         _refuse_zeros(run, factor)
-        second(TriangularFactor(c, block, lower=lower), part)  # all elements have been checked
+        second(TriangularFactor(triangle, block, lower=lower), part)  # all elements were checked
+    if flipped:
+        np.conj(part.a, out=part.a)
 
 
 def _by_lu(
