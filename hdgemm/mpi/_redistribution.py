@@ -151,10 +151,10 @@ def scatter(
 ) -> None:
     """Read strips and deal their elements to the ranks that hold them.
 
-    `read` fills an array with one strip; it is called in threads, so that requests of the next strip
-    follow at once, while `finish` changes and checks an earlier one, and that is dealt. Both raise nothing: the other ranks wait for this
-    one's elements. Each array begins at the `phase` of its first row and column, for direct
-    requests.
+    `read` fills an array with one strip; it is called in threads, so that the requests of the next
+    strip follow at once, while `finish` changes and checks an earlier strip, and that is dealt.
+    Both raise nothing: the other ranks wait for this one's elements. Each array begins at the
+    `phase` of its first row and column, for direct requests.
     """
     dtype = place.part.a.dtype
     team, rectangles = place.readers(strips)
