@@ -3,10 +3,10 @@
     python -m bench.formats [--n 8192] [--memory 400MB] [--repeats 3] [--only npy --only hdf5]
 
 Each turn runs in a process of its own inside a memory cgroup of the limit + 300 MB (needs root),
-on files that are not in the page cache, and writes C in the same format; C is not compressed. The
-ceiling is the best in-RAM `numpy.matmul` of the same run, measured before every round and after
-the last. Elements are random with the precision of float32, so that there is something to compress.
-The cost of decompression shows in load1's busy seconds, beside the same plain format's.
+on files that are not in the page cache, and writes C in the same format; C is not compressed. A
+share is the speed divided by the best in-RAM `numpy.matmul` of four, two before the turn's round
+and two after it. Elements are random with the precision of float32, so that there is something to
+compress. The cost of decompression shows in load1's busy seconds, beside the same plain format's.
 """
 
 from __future__ import annotations
@@ -141,15 +141,18 @@ def measure(case: Case, root: Path, kinds: list[str], args: argparse.Namespace) 
         folder.mkdir()
         for seed, name in enumerate("AB", start=1):
             write(kind, folder, name, case.n, seed)
-    in_ram: list[float] = []
+    in_ram = [ceiling(case)]
     runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     for _ in range(args.repeats):
-        in_ram += ceiling(case)
-        for kind, folder in folders.items():
-            runs[kind].append(contend(kind, case, folder, args.time_limit))
-            if runs[kind][-1]["status"] == "done":
-                runs[kind][-1]["verified"] = verified(kind, folder, case.n)
-    in_ram += ceiling(case)
+        turns = {
+            kind: contend(kind, case, folder, args.time_limit) for kind, folder in folders.items()
+        }
+        in_ram.append(ceiling(case))
+        for kind, found in turns.items():
+            if found["status"] == "done":
+                found["verified"] = verified(kind, folders[kind], case.n)
+                found["share_of_in_ram"] = found["gflops"] / max(*in_ram[-2], *in_ram[-1])
+            runs[kind].append(found)
     sizes = {kind: stored_bytes(folder) for kind, folder in folders.items()}
     return {
         "n": case.n,
@@ -157,7 +160,7 @@ def measure(case: Case, root: Path, kinds: list[str], args: argparse.Namespace) 
         "cgroup_limit": case.memory + ALLOWANCE,
         "chunk": CHUNK,
         "in_ram_gflops": in_ram,
-        "formats": {kind: summary(kind, runs, max(in_ram), sizes[kind]) for kind in kinds},
+        "formats": {kind: summary(kind, runs, sizes[kind]) for kind in kinds},
     }
 
 
@@ -169,15 +172,13 @@ def stored_bytes(folder: Path) -> int:
     )
 
 
-def summary(
-    kind: str, runs: dict[str, list[dict[str, Any]]], best: float, nbytes: int
-) -> dict[str, Any]:
+def summary(kind: str, runs: dict[str, list[dict[str, Any]]], nbytes: int) -> dict[str, Any]:
     """Return one format's share of in-RAM BLAS, and what decompressing took."""
     done = [each for each in runs[kind] if each["status"] == "done"]
     found: dict[str, Any] = {"stored_bytes_of_a_and_b": nbytes, "runs": runs[kind]}
     if not done:
         return found
-    found["share_of_in_ram"] = spread([each["gflops"] / best for each in done])
+    found["share_of_in_ram"] = spread([each["share_of_in_ram"] for each in done])
     found["load1_seconds"] = spread([each["load1_seconds"] for each in done])
     plain = [e["load1_seconds"] for e in runs.get(PLAIN.get(kind, ""), []) if e["status"] == "done"]
     if plain:
