@@ -1,8 +1,9 @@
 """Operands stored in chunks: extents that end where chunks end, and the cost of other extents.
 
-A compressed chunk is decoded as a whole, however few of its elements are used. So the extents of
-tiles are multiples of a chunk's, or equal parts of it where memory is too small for whole chunks,
-and the price of a shape counts the elements of all chunks that its tiles touch.
+A compressed chunk is decoded as a whole, however few of its elements are used, and short rows of
+any other chunk are read with the gaps between them. So the extents of tiles are multiples of a
+chunk's, or equal parts of it where memory is too small for whole chunks, and the price of a shape
+counts the elements of all chunks, or of all rows of chunks, that its tiles touch.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, Literal
 
-from hdgemm.planning.byte_counts import op_extents, round_up
+import numpy as np
+
+from hdgemm.machine.rates import REQUEST_BYTES
+from hdgemm.matrices.filematrix import GAP
+from hdgemm.planning.byte_counts import ceil_div, op_extents, round_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hdgemm.pipeline.plan import Operand, OperandSpec, Problem
     from hdgemm.pipeline.tiles import Rect
+    from hdgemm.planning.byte_counts import Count
 
 Dimension = Literal["m", "n", "k"]
 
@@ -75,17 +81,38 @@ def align_all(found: Sequence[int], chunk: int, extent: int) -> list[int]:
     return sorted({min(extent, aligned(size, chunk)) for size in found}, reverse=True)
 
 
-def decoded_area(problem: Problem, operand: Operand, rect: Rect) -> int:
-    """Return the elements of all chunks that one tile touches; its own where nothing is encoded."""
+def sides_moved_whole(problem: Problem, operand: Operand) -> tuple[int, ...]:
+    """Return the sides of a chunk, rows (0) and columns (1) in op-space, of which a part is not
+    moved without the rest.
+    """
     spec = problem.spec(operand)
-    chunk = op_chunk(spec)
-    if chunk is None or not spec.encoded:
-        return rect.area
-    whole = op_extents(problem)[operand]
-    area = 1
-    for first, extent, step, end, origin in zip(
-        (rect.row, rect.col), (rect.rows, rect.cols), chunk, whole, op_origin(spec), strict=True
-    ):
+    if spec.chunk is None or spec.encoded:
+        return () if spec.chunk is None else (0, 1)
+    gaps = operand != "C" and spec.place == "file" and spec.chunk[1] * spec.itemsize <= GAP
+    return (0 if spec.trans else 1,) if gaps else ()
+
+
+def moved_area(problem: Problem, operand: Operand, rect: Rect) -> int:
+    """Return the elements that are read, decoded or encoded for one tile."""
+    spec, whole = problem.spec(operand), op_extents(problem)[operand]
+    chunk, area = op_chunk(spec), rect.area
+    for side in sides_moved_whole(problem, operand):
+        assert chunk is not None  # noqa: S101  (it has such sides)
+        first, extent = ((rect.row, rect.rows), (rect.col, rect.cols))[side]
+        step, end, origin = chunk[side], whole[side], op_origin(spec)[side]
         begin, until = first + origin, first + origin + extent
-        area *= min(end + origin, -(-until // step) * step) - begin // step * step
+        area = area // extent * (min(end + origin, -(-until // step) * step) - begin // step * step)
     return area
+
+
+def file_requests(spec: OperandSpec, rows: Count, cols: Count, whole: Count) -> Count:
+    """Return the requests that a file needs for a rectangle, rows and columns as stored.
+
+    Rows of all `whole` columns are contiguous in the file; those of chunks within each chunk.
+    """
+    if spec.chunk is None:
+        together = ceil_div(rows * cols * spec.itemsize, REQUEST_BYTES)
+        return np.where(cols == whole, together, rows)
+    high, wide = spec.chunk
+    each = ceil_div(high * wide * spec.itemsize, REQUEST_BYTES)
+    return ceil_div(rows, high) * ceil_div(cols, wide) * each

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from hdgemm.machine.rates import REQUEST_BYTES
 from hdgemm.pipeline.slots import PHASE_BYTES, UNIFIED_PIECE_BYTES
-from hdgemm.planning._storage_chunks import op_chunk, op_origin
+from hdgemm.planning._storage_chunks import file_requests, op_chunk, op_origin, sides_moved_whole
 from hdgemm.planning.byte_counts import ceil_div, op_extents, staging
 
 if TYPE_CHECKING:
@@ -87,11 +86,8 @@ def average_tile(problem: Problem, shapes: Shapes, operand: Operand) -> AverageT
     elements = tile_rows * tile_cols
     if spec.place != "file":
         return AverageTile(elements, 0 * elements)
-    across, whole = (
-        (tile_cols, extents[0] == rows) if spec.trans else (tile_rows, extents[1] == cols)
-    )
-    together = np.ceil(elements * spec.itemsize / REQUEST_BYTES)
-    return AverageTile(elements, np.where(whole, together, across))
+    stored = (tile_cols, tile_rows, rows) if spec.trans else (tile_rows, tile_cols, cols)
+    return AverageTile(elements, file_requests(spec, *stored))
 
 
 def _bars(problem: Problem, shapes: Shapes) -> tuple[Count, Count]:
@@ -139,7 +135,7 @@ def tile_busy(
     again = 1 if operand == "C" and problem.reads_c else 0
     nbytes = tile.elements * spec.itemsize
     if spec.place == "file":
-        nbytes = nbytes * decoded_ratio(problem, shapes, operand)
+        nbytes = nbytes * moved_ratio(problem, shapes, operand)
         decoding = nbytes / machine.decode * spec.encoded
         rate = machine.disk_write if operand == "C" else machine.disk_read
         busy["disk"] = nbytes / rate + again * nbytes / machine.disk_read
@@ -156,16 +152,13 @@ def tile_busy(
     return busy
 
 
-def decoded_ratio(problem: Problem, shapes: Shapes, operand: Operand) -> Count:
-    """Return the elements decoded for each element used, on average over all tiles."""
-    spec = problem.spec(operand)
-    chunk = op_chunk(spec)
+def moved_ratio(problem: Problem, shapes: Shapes, operand: Operand) -> Count:
+    """Return the elements moved for each element used, on average over all tiles."""
+    spec, chunk = problem.spec(operand), op_chunk(problem.spec(operand))
     factor: Count = np.ones(len(shapes.mb))
-    if chunk is None or not spec.encoded:
-        return factor
-    for side, (tile, whole) in enumerate(
-        zip(shapes.extents(problem)[operand], op_extents(problem)[operand], strict=True)
-    ):
+    for side in sides_moved_whole(problem, operand):
+        assert chunk is not None  # noqa: S101  (it has such sides)
+        tile, whole = shapes.extents(problem)[operand][side], op_extents(problem)[operand][side]
         step = min(chunk[side], whole)
         # The average extent of the chunks touched by tiles that begin at the multiples of `tile`.
         common = np.gcd(tile, step)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hdgemm.machine.rates import REQUEST_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.pipeline.tiles import Rect
 from hdgemm.pipeline.walk import Cut
-from hdgemm.planning._storage_chunks import decoded_area
-from hdgemm.planning.byte_counts import ceil_div, op_extents, round_up
+from hdgemm.planning._storage_chunks import file_requests, moved_area
+from hdgemm.planning.byte_counts import op_extents, round_up
 
 if TYPE_CHECKING:
     from hdgemm.machine.rates import Machine
@@ -78,13 +77,16 @@ def _file(plan: Plan, machine: Machine, op: Op) -> Cost:
     problem, rect = plan.problem, op.rect
     spec = problem.spec(op.operand)
     tile = rect if op.operand == "C" else loaded_tile(plan, op)
-    more = decoded_area(problem, op.operand, tile) / tile.area
+    more = moved_area(problem, op.operand, tile) / tile.area
     if op.stage == "store2":
         one = rect.area * spec.itemsize
         seconds = one / machine.disk_write + (op.nbytes - one) / machine.disk_read
     else:
         seconds = op.nbytes / machine.disk_read
-    requests = file_requests(plan, op) * (2 if op.operand == "C" and problem.reads_c else 1)
+    stored = (rect.cols, rect.rows) if spec.trans else (rect.rows, rect.cols)
+    whole = op_extents(problem)[op.operand][0 if spec.trans else 1]
+    again = 1 if op.operand == "C" and problem.reads_c else 0
+    requests = int(file_requests(spec, *stored, whole)) * (1 + again)
     decoding = more * op.nbytes / machine.decode * spec.encoded
     cores = (requests * machine.request_seconds + decoding) / machine.cores
     return _cost(machine, {"disk": more * seconds, "cores": cores}, decoding)
@@ -100,15 +102,3 @@ def loaded_tile(plan: Plan, op: Op) -> Rect:
     else:
         high, wide = deep.span(row // deep.size), course.cols.span(col // course.cols.size)
     return Rect(high.start, wide.start, high.length, wide.length)
-
-
-def file_requests(plan: Plan, op: Op) -> int:
-    """Return the contiguous pieces of a file that a rectangle consists of, cut to request size."""
-    problem, rect = plan.problem, op.rect
-    spec = problem.spec(op.operand)
-    rows, cols = (rect.cols, rect.rows) if spec.trans else (rect.rows, rect.cols)
-    whole = op_extents(problem)[op.operand][0 if spec.trans else 1]
-    if cols < whole:
-        return rows
-    nbytes = rows * cols * spec.itemsize
-    return int(ceil_div(nbytes, REQUEST_BYTES))

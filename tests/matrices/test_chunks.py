@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -17,8 +18,8 @@ from hdgemm.matrices.operands import open_operand
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.pipeline.slots import pieces
 from hdgemm.pipeline.tiles import Rect
-from hdgemm.planning._storage_chunks import aligned, chunk_along, decoded_area
-from hdgemm.planning._tile_costs import decoded_ratio
+from hdgemm.planning._storage_chunks import aligned, chunk_along, file_requests, moved_area
+from hdgemm.planning._tile_costs import moved_ratio
 from hdgemm.planning.shapes import Shape, Shapes
 from hdgemm.run import engine, session
 
@@ -237,20 +238,53 @@ def test_aligned_extents_are_multiples_or_equal_parts(size, chunk):
 
 
 @settings(deadline=None)
-@given(st.tuples(*[st.integers(1, 50)] * 2), st.tuples(*[st.integers(1, 70)] * 2), st.booleans())
-def test_the_price_counts_whole_chunks(chunk, tile, trans):
-    spec = OperandSpec(trans, "file", chunk=chunk[::-1] if trans else chunk, encoded=True)
+@given(
+    st.tuples(*[st.integers(1, 50)] * 2),
+    st.tuples(*[st.integers(1, 70)] * 2),
+    st.booleans(),
+    st.booleans(),
+)
+def test_the_price_counts_whole_chunks(chunk, tile, trans, encoded):
+    """Of chunks that are not encoded, the rest of each row."""
+    spec = OperandSpec(trans, "file", chunk=chunk[::-1] if trans else chunk, encoded=encoded)
     m, k = (extent * count for extent, count in zip(tile, chunk, strict=True))
     problem = Problem(m, 8, k, a=spec)
     shape = Shapes.of(Shape((tile[0], 8, tile[1]), tile[1], tile[1], (2, 2, 2)))
     rects = [Rect(row, col, *tile) for row in range(0, m, tile[0]) for col in range(0, k, tile[1])]
-    whole = sum(decoded_area(problem, "A", rect) for rect in rects)
+    whole = sum(moved_area(problem, "A", rect) for rect in rects)
     assert whole >= m * k
     # The closed form is an average; the matrix's end may cut its last chunks.
-    assert decoded_ratio(problem, shape, "A")[0] * m * k >= whole * 0.999
+    assert moved_ratio(problem, shape, "A")[0] * m * k >= whole * 0.999
     # Where chunks end with the matrix, it is exact.
     if m % chunk[0] == k % chunk[1] == 0 and m > tile[0] and k > tile[1]:
-        np.testing.assert_allclose(decoded_ratio(problem, shape, "A")[0] * m * k, whole)
+        np.testing.assert_allclose(moved_ratio(problem, shape, "A")[0] * m * k, whole)
+
+
+def test_gaps_of_chunks_are_read_where_their_rows_are_short():
+    rect, long = Rect(0, 0, 10, 500), OperandSpec(place="file", chunk=(100, 10_000))
+    problem = Problem(10**4, 10**4, 10**4, a=long, b=OperandSpec(place="file", chunk=(100, 1000)))
+    problem = replace(problem, c=problem.b)
+    assert moved_area(problem, "A", rect) == rect.area
+    assert moved_area(problem, "B", rect) == 10 * 1000
+    assert moved_area(problem, "C", rect) == rect.area
+
+
+@pytest.mark.parametrize(
+    ("chunk", "rows", "cols", "requests"),
+    [
+        (None, 300, 2000, 300),
+        (None, 3000, 8192, 24),  # 8 MiB each
+        ((1024, 1024), 2048, 1024, 2),
+        ((1024, 1024), 512, 8192, 8),
+        ((1024, 1024), 1, 1, 1),
+        ((2048, 1024), 2049, 1024, 4),
+    ],
+)
+def test_requests_of_a_rectangle(chunk, rows, cols, requests):
+    spec = OperandSpec(place="file", chunk=chunk)
+    assert file_requests(spec, rows, cols, 8192) == requests
+    many = np.array([rows, rows])
+    np.testing.assert_array_equal(file_requests(spec, many, cols, 8192), requests)
 
 
 def test_chunks_that_do_not_go_together_leave_the_input_s():

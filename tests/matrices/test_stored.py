@@ -19,7 +19,7 @@ from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.pipeline.plan import OperandSpec, Problem
 from hdgemm.pipeline.slots import pieces
 from hdgemm.pipeline.tiles import Rect
-from hdgemm.planning._storage_chunks import decoded_area
+from hdgemm.planning._storage_chunks import moved_area
 from hdgemm.product.aliasing import overlaps, same_elements
 from tests.matrices.test_chunks import CountingDataset
 from tests.matrices.test_formats import LAYOUTS
@@ -205,8 +205,8 @@ def test_pieces_and_decoded_elements_count_from_the_grid():
     assert [(part.col, part.cols) for part in turned] == [(part.row, part.rows) for part in found]
     spec = OperandSpec(False, "file", "staged", 8, (10, 30), True, (3, 0))
     problem = Problem(40, 8, 30, a=spec)
-    assert decoded_area(problem, "A", Rect(0, 0, 7, 30)) == 10 * 30
-    assert decoded_area(problem, "A", Rect(0, 0, 10, 30)) == 20 * 30
+    assert moved_area(problem, "A", Rect(0, 0, 7, 30)) == 10 * 30
+    assert moved_area(problem, "A", Rect(0, 0, 10, 30)) == 20 * 30
 
 
 @pytest.mark.parametrize("kind", OPENED)
