@@ -35,6 +35,7 @@ def system(tmp_path):
     return tmp_path, a, b
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("library", "launcher"), [("MPICH", MPIEXEC), ("Open MPI", shutil.which("mpiexec.openmpi"))]
 )
@@ -63,6 +64,7 @@ def test_a_host_file_starts_ranks(system, library, launcher):
     np.testing.assert_allclose(a @ np.load(folder / "X.npy"), b, atol=1e-10)
 
 
+@pytest.mark.ci
 def test_workers_that_slurm_starts_multiply(system, monkeypatch):
     """The page's program with two jobs, which a program of the name `sbatch` starts here."""
     pytest.importorskip("dask_jobqueue", reason="pip install dask-jobqueue")

@@ -32,6 +32,7 @@ def test_each_container_is_confined(name):
 MPIEXEC = Path(sys.executable).with_name("mpiexec.hydra")
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="MPICH is missing: pip install mpich")
 def test_two_shells_run_linpack_and_solve_as_the_containers_do(tmp_path):
     """The containers' commands, with two names of this machine for theirs."""

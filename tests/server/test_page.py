@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 BROWSER = shutil.which("chromium")
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    BROWSER is None or DRIVER is None,
-    reason="no chromium and chromedriver (Debian: chromium, chromium-driver)",
-)
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(
+        BROWSER is None or DRIVER is None,
+        reason="no chromium and chromedriver (Debian: chromium, chromium-driver)",
+    ),
+]
 #: Where pictures of the page are to be kept, if anywhere.
 PICTURES = os.environ.get("HDGEMM_PICTURES")
 #: Words that each view shows once it is drawn.

@@ -79,6 +79,7 @@ def proxied(tmp_path: Path, port: int) -> Iterator[tuple[Live, str, str]]:
                 proxy.terminate()
 
 
+@pytest.mark.ci
 def test_the_documented_proxy_serves_below_a_path(proxied: tuple[Live, str, str]) -> None:
     server, public, secret = proxied
     origin = public.removesuffix("/hdgemm")
