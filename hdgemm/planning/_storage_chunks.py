@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, Literal
 
-import numpy as np
-
 from hdgemm.machine.rates import REQUEST_BYTES
 from hdgemm.matrices.filematrix import GAP
 from hdgemm.planning.byte_counts import ceil_div, op_extents, round_up
@@ -112,7 +110,7 @@ def file_requests(spec: OperandSpec, rows: Count, cols: Count, whole: Count) -> 
     """
     if spec.chunk is None:
         together = ceil_div(rows * cols * spec.itemsize, REQUEST_BYTES)
-        return np.where(cols == whole, together, rows)
+        return rows + (together - rows) * (cols == whole)
     high, wide = spec.chunk
     each = ceil_div(high * wide * spec.itemsize, REQUEST_BYTES)
     return ceil_div(rows, high) * ceil_div(cols, wide) * each
