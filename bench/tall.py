@@ -7,20 +7,24 @@ Each contender has a process of its own, in turns, from cold files, in one cgrou
 limit, page cache included; those that took long run once. `--peers` is an interpreter that has
 scikit-learn, Dask and SciPy. A result has seconds, the highest anonymous memory that the process
 adds, and the largest error of the values in units of s[0], against LAPACK's in RAM. The bound of
-hdgemm is the sum over passes of max(bytes/β, flops/F), with the rate β at which a plain program
-reads the cold file, and the rate F of a square product, both just before.
+hdgemm is the sum over passes of max(bytes/β, flops/F), with the rate F of a square product and the
+rate β at which a plain program reads the cold file, or copies it where a pass writes, all just
+before.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
+import mmap
 import os
 import shutil
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -44,6 +48,8 @@ LONG: Final = 15.0
 LONGEST: Final = 150.0
 #: Order of the square matrices whose product is timed for BLAS's rate.
 PRODUCT: Final = 2500
+#: Bytes of a block that the plain programs read and write.
+BLOCK: Final = 32 << 20
 
 
 def _passes(parts: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
@@ -53,24 +59,29 @@ def _passes(parts: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
         if "each" in part:
             found += part["count"] * _passes([part["each"]])
         elif "kernel_flops" in part:
-            found.append({"bytes": sum(part["planned_bytes"].values()), "flops": part["flops"]})
+            found.append({**part["planned_bytes"], "flops": part["flops"]})
     return found
 
 
 class Rates(NamedTuple):
-    """Bytes a second from a cold file, and operations a second of BLAS."""
+    """Bytes a second from a cold file, read and written in a copy; operations a second of BLAS."""
 
     read: float
+    copy: float
     gemm: float
 
     @classmethod
     def measured(cls, path: Path) -> Self:
         """Return the rates of this moment."""
-        return cls(_read_rate(path), _gemm_rate())
+        return cls(_read_rate(path), _copy_rate(path), _gemm_rate())
 
     def bound(self, work: Sequence[dict[str, float]]) -> float:
         """Return the seconds that some passes take at least."""
-        return sum(max(x["bytes"] / self.read, x["flops"] / self.gemm) for x in work)
+        return sum(max(self._disk_seconds(x), x["flops"] / self.gemm) for x in work)
+
+    def _disk_seconds(self, work: dict[str, float]) -> float:
+        moved = work["load1"] + work.get("store2", 0)
+        return moved / (self.copy if "store2" in work else self.read)
 
 
 def _gemm_rate() -> float:
@@ -88,12 +99,39 @@ def _read_rate(path: Path) -> float:
     from bench.harness import drop_cached
 
     drop_cached([path])
-    block = bytearray(32 << 20)
+    block = bytearray(BLOCK)
     began = time.perf_counter()
     with path.open("rb", buffering=0) as stream:
         while stream.readinto(block):
             pass
     return path.stat().st_size / (time.perf_counter() - began)
+
+
+def _copy_rate(path: Path) -> float:
+    """Return the bytes a second, read and written, of a copy past the page cache, synced.
+
+    A block is read while the one before it is written; less than a block at the end is left out.
+    """
+    from bench.harness import drop_cached
+
+    drop_cached([path])
+    blocks, written, copy = [mmap.mmap(-1, BLOCK) for _ in range(2)], 0, path.with_name("copy")
+    began = time.perf_counter()
+    target = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT)
+    try:
+        with path.open("rb", buffering=0) as stream, ThreadPoolExecutor(1) as writer:
+            writing = None
+            for block in itertools.cycle(blocks):
+                count = stream.readinto(block)
+                written += writing.result() if writing else 0
+                if count < BLOCK:
+                    break
+                writing = writer.submit(os.write, target, block)
+        os.fdatasync(target)
+        return 2 * written / (time.perf_counter() - began)
+    finally:
+        os.close(target)
+        copy.unlink()
 
 
 def _of_hdgemm(call: Callable[..., Any], **keywords: Any) -> tuple[Any, dict[str, Any]]:
@@ -319,7 +357,7 @@ def _of_rounds(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
     if "bound" in outcomes[0]:
         found["of_bound"] = spread([each["seconds"] / each["bound"] for each in outcomes])
-        found |= {name: spread([each[name] for each in outcomes]) for name in ("read", "gemm")}
+        found |= {name: spread([each[name] for each in outcomes]) for name in Rates._fields}
     return found
 
 
