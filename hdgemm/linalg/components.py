@@ -83,12 +83,12 @@ class Request:
         if k is None:
             return
         if isinstance(k, bool) or not isinstance(k, int | float | np.number):
-            raise InputError(f"n_components must be a number or None, got {k!r}")
+            raise InputError(f"the number of components must be a number or None, got {k!r}")
         # NaN and Inf are in neither range.
         if not (0 < k < 1 or (1 <= k <= min(m, n) and k == int(k))):
             raise InputError(
-                f"n_components must be between 0 and 1, or from 1 to min(m, n) = {min(m, n)}, "
-                f"got {k!r}"
+                f"the number of components must be between 0 and 1, or from 1 to min(m, n) = "
+                f"{min(m, n)}, got {k!r}"
             )
 
     def by_krylov(self, n: int) -> bool:
