@@ -1,7 +1,7 @@
 """Compressed chunks of a local Zarr array, read past the page cache and decoded one at a time.
 
-zarr reads them through the page cache and decodes them in threads of its own, whose memory
-allocators keep what was freed: 44 MB more in a product of order 8192.
+zarr itself reads through the page cache, and decodes in threads of its own, whose allocators keep
+freed memory: a product of order 8192 held 427 MB, one chunk at a time. Here it held 407, with two.
 """
 
 from __future__ import annotations

@@ -65,13 +65,15 @@ def largest_chunk(array: Any) -> int:
     return int(4 * math.prod(extents) * array.dtype.itemsize + 128 * chunks + (1 << 16))
 
 
-def is_stored(path: Path, folder: Path) -> bool:
+def is_stored(path: Path, folder: Path, most: int = 0) -> bool:
     """Return whether a chunk of the array in `folder` is stored, in a regular file.
+
+    Where `most` is not 0, the file must have a byte at least, and `most` bytes at most.
 
     Raises
     ------
     MatrixIOError
-        When the array is gone, or the chunk exists in any other form.
+        When the array is gone, or the chunk exists in any other form or size.
     """
     try:
         check_regular(path)
@@ -81,6 +83,8 @@ def is_stored(path: Path, folder: Path) -> bool:
                 return False
             error = InputError(f"{folder} is missing")
         raise MatrixIOError(str(error), path=str(path), offset=0, length=0) from error
+    if most:
+        _check_size(path, most)
     return True
 
 
@@ -129,13 +133,12 @@ def _store_class() -> Any:
             if metadata and path.parent.is_file():
                 return  # a file in a group is no node; zarr finds no metadata in it
             folder = self.root if metadata or self.array is None else self.root / self.array
-            if is_stored(path, folder) and not metadata and self.chunk_bytes:
-                check_size(path, self.chunk_bytes)
+            is_stored(path, folder, 0 if metadata else self.chunk_bytes)
 
     return CheckedStore
 
 
-def check_size(path: Path, most: int) -> None:
+def _check_size(path: Path, most: int) -> None:
     """Raise `MatrixIOError` for a chunk that is empty, or that has more bytes than it could."""
     size = path.stat().st_size
     if not size:  # zarr takes an empty shard for one without chunks, which reads as zeros

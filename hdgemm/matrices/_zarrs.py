@@ -12,13 +12,7 @@ from hdgemm.errors import InputError, load_extra
 from hdgemm.matrices._chunkfiles import ChunkFiles
 from hdgemm.matrices._compressed_chunks import CompressedChunks
 from hdgemm.matrices._rectangles import RectangleMatrix
-from hdgemm.matrices._zarr_store import (
-    check_size,
-    is_stored,
-    largest_chunk,
-    local_root,
-    open_store,
-)
+from hdgemm.matrices._zarr_store import is_stored, largest_chunk, local_root, open_store
 from hdgemm.matrices.draft import aside, reserve
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync, sync_tree
@@ -168,10 +162,7 @@ def _compressed(
 
     def find(index: tuple[int, int]) -> Path | None:
         path: Path = folder / encode(index)
-        if not is_stored(path, folder):
-            return None
-        check_size(path, most)
-        return path
+        return path if is_stored(path, folder, most) else None
 
     return CompressedChunks(array, dtype, find, decode)
 

@@ -79,25 +79,33 @@ def align_all(found: Sequence[int], chunk: int, extent: int) -> list[int]:
     return sorted({min(extent, aligned(size, chunk)) for size in found}, reverse=True)
 
 
-def sides_moved_whole(problem: Problem, operand: Operand) -> tuple[int, ...]:
-    """Return the sides of a chunk, rows (0) and columns (1) in op-space, of which a part is not
-    moved without the rest.
+def sides_moved_whole(problem: Problem, operand: Operand) -> list[tuple[int, int]]:
+    """Return the sides of a chunk of which a part is not moved without the rest: 0 for rows and 1
+    for columns, in op-space, and the extent of the chunk.
     """
     spec = problem.spec(operand)
-    if spec.chunk is None or spec.encoded:
-        return () if spec.chunk is None else (0, 1)
-    gaps = operand != "C" and spec.place == "file" and spec.chunk[1] * spec.itemsize <= GAP
-    return (0 if spec.trans else 1,) if gaps else ()
+    chunk = op_chunk(spec)
+    if chunk is None:
+        return []
+    if spec.encoded:
+        return list(enumerate(chunk))
+    if operand == "C" or spec.place != "file" or _has_long_rows(spec):
+        return []
+    columns = 0 if spec.trans else 1
+    return [(columns, chunk[columns])]
+
+
+def _has_long_rows(spec: OperandSpec) -> bool:
+    """Return whether a part of a chunk's columns is read row by row, without the gaps."""
+    return spec.chunk is not None and not spec.encoded and spec.chunk[1] * spec.itemsize > GAP
 
 
 def moved_area(problem: Problem, operand: Operand, rect: Rect) -> int:
     """Return the elements that are read, decoded or encoded for one tile."""
-    spec, whole = problem.spec(operand), op_extents(problem)[operand]
-    chunk, area = op_chunk(spec), rect.area
-    for side in sides_moved_whole(problem, operand):
-        assert chunk is not None  # noqa: S101  (it has such sides)
+    whole, origins, area = op_extents(problem)[operand], op_origin(problem.spec(operand)), rect.area
+    for side, step in sides_moved_whole(problem, operand):
         first, extent = ((rect.row, rect.rows), (rect.col, rect.cols))[side]
-        step, end, origin = chunk[side], whole[side], op_origin(spec)[side]
+        end, origin = whole[side], origins[side]
         begin, until = first + origin, first + origin + extent
         area = area // extent * (min(end + origin, -(-until // step) * step) - begin // step * step)
     return area
@@ -106,11 +114,13 @@ def moved_area(problem: Problem, operand: Operand, rect: Rect) -> int:
 def file_requests(spec: OperandSpec, rows: Count, cols: Count, whole: Count) -> Count:
     """Return the requests that a file needs for a rectangle, rows and columns as stored.
 
-    Rows of all `whole` columns are contiguous in the file; those of chunks within each chunk.
+    Without chunks, rows of all `whole` columns are contiguous in the file. In chunks, the rows of
+    each chunk are.
     """
     if spec.chunk is None:
         together = ceil_div(rows * cols * spec.itemsize, REQUEST_BYTES)
         return rows + (together - rows) * (cols == whole)
     high, wide = spec.chunk
-    each = ceil_div(high * wide * spec.itemsize, REQUEST_BYTES)
-    return ceil_div(rows, high) * ceil_div(cols, wide) * each
+    together = ceil_div(rows, high) * ceil_div(high * wide * spec.itemsize, REQUEST_BYTES)
+    apart = (cols % wide > 0) * _has_long_rows(spec)
+    return ceil_div(cols, wide) * (together + (rows - together) * apart)

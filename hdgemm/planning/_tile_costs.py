@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from hdgemm.pipeline.slots import PHASE_BYTES, UNIFIED_PIECE_BYTES
-from hdgemm.planning._storage_chunks import file_requests, op_chunk, op_origin, sides_moved_whole
+from hdgemm.planning._storage_chunks import file_requests, op_origin, sides_moved_whole
 from hdgemm.planning.byte_counts import ceil_div, op_extents, staging
 
 if TYPE_CHECKING:
@@ -154,14 +154,13 @@ def tile_busy(
 
 def moved_ratio(problem: Problem, shapes: Shapes, operand: Operand) -> Count:
     """Return the elements moved for each element used, on average over all tiles."""
-    spec, chunk = problem.spec(operand), op_chunk(problem.spec(operand))
+    origins = op_origin(problem.spec(operand))
     factor: Count = np.ones(len(shapes.mb))
-    for side in sides_moved_whole(problem, operand):
-        assert chunk is not None  # noqa: S101  (it has such sides)
+    for side, extent in sides_moved_whole(problem, operand):
         tile, whole = shapes.extents(problem)[operand][side], op_extents(problem)[operand][side]
-        step = min(chunk[side], whole)
+        step = min(extent, whole)
         # The average extent of the chunks touched by tiles that begin at the multiples of `tile`.
         common = np.gcd(tile, step)
-        touched = tile + step - np.where(op_origin(spec)[side] % common == 0, common, 0)
+        touched = tile + step - np.where(origins[side] % common == 0, common, 0)
         factor = factor * np.where(tile >= whole, 1.0, touched / tile)
     return factor

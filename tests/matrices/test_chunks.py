@@ -278,6 +278,8 @@ def test_gaps_of_chunks_are_read_where_their_rows_are_short():
         ((1024, 1024), 512, 8192, 8),
         ((1024, 1024), 1, 1, 1),
         ((2048, 1024), 2049, 1024, 4),
+        ((64, 8000), 128, 8000, 2),
+        ((64, 8000), 128, 500, 128),  # rows of 64 kB: no gaps are read
     ],
 )
 def test_requests_of_a_rectangle(chunk, rows, cols, requests):

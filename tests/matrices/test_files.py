@@ -368,9 +368,9 @@ def test_short_requests_are_continued(tmp_path, monkeypatch):
     matrix.close()
 
 
-def strided_rows(x, more=4096):
-    """`x` in memory whose rows begin on blocks, `more` bytes apart, which hold sevens."""
-    width = x.shape[1] + more // x.itemsize
+def strided_rows(x):
+    """`x` in memory whose rows are 4096 bytes apart, which hold sevens."""
+    width = x.shape[1] + 4096 // x.itemsize
     around = memory_for(0, len(x), width, width, x.dtype)
     around[:] = 7
     around[:, : x.shape[1]] = x
