@@ -46,7 +46,7 @@ CHUNK: Final = 20_000
 LIMIT: Final = 1_500_000_000
 LONG: Final = 15.0
 LONGEST: Final = 150.0
-#: Order of the square matrices whose product is timed for BLAS's rate.
+#: Order of the square matrices that are multiplied to measure BLAS's rate.
 PRODUCT: Final = 2500
 #: Bytes of a block that the plain programs read and write.
 BLOCK: Final = 32 << 20

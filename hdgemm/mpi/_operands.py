@@ -65,7 +65,7 @@ class Loader:
     corner
         The row and the column of the whole operand at which the matrix, a view, begins.
     flipped
-        The matrix is the transpose of the caller's, whose places errors name.
+        The matrix is the transpose of the caller's; errors name places in the caller's.
     upper
         Whether the adjoint or the transpose of an upper triangle is read, or it is as it is stored.
     """

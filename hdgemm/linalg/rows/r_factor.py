@@ -75,8 +75,8 @@ class RFactor(Reducer):
         # R above the diagonal; on and below it the conjugate of the sum of B^H·B.
         self._packed = np.zeros((n + p, n + p + 1), dtype, "F")
         self._size = 0.0  # of the sum, in units of the limits
-        # Squares of a strip's columns up to which it is summed: t times those of R's columns. Empty
-        # where R is not fit, None where unknown.
+        # t·D²: a strip is summed if the squares of its columns' norms are not larger. Empty where R
+        # is not fit, None where unknown. Journals name it "squares".
         self._limits: NDArray[Any] | None = None
         self._failures = self._skip = 0
 

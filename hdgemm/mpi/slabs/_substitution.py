@@ -41,7 +41,7 @@ class TriangularFactor(StoredColumns):
     check_finite
         NaN and Inf in the triangle are errors.
     flipped
-        The triangle is the transpose of the caller's, whose places errors name.
+        The triangle is the transpose of the caller's; errors name places in the caller's.
     """
 
     def __init__(
