@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ GRIDS = ("1x2", "2x1")
 #: Slabs of a matrix with `--slabs`.
 SLABS = 6
 #: Seconds within which everything must have ended after a kill.
-_PATIENCE = 60.0
+_PATIENCE = 60
 _MESSAGE = re.compile(
     r"^hdgemm: rank (\d+) on \S+: process (\d+) was ended by SIGKILL$", re.MULTILINE
 )
@@ -134,6 +135,17 @@ def _tree(pid: int) -> list[psutil.Process]:
         return []
 
 
+def _errors_at_end(process: subprocess.Popen[str]) -> str | None:
+    """Return what a process that ends has said on standard error; None where it hangs.
+
+    Each wait counts as one second, also where all processes were stopped meanwhile.
+    """
+    for _ in range(_PATIENCE):
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=1)[1]
+    return None
+
+
 def kill_one(run: MpiRun, after: float, victim: int, tally: Tally) -> bool:
     """Start a run and kill a rank so many seconds after all ranks have begun; say whether it died.
 
@@ -156,9 +168,8 @@ def kill_one(run: MpiRun, after: float, victim: int, tally: Tally) -> bool:
         tally.counts["ended before the kill"] += 1
         return False
     tally.counts["kills"] += 1
-    try:
-        _, said = process.communicate(timeout=_PATIENCE)
-    except subprocess.TimeoutExpired:
+    said = _errors_at_end(process)
+    if said is None:
         tally.check(holds=False, what=f"{what}: mpiexec hangs")
         for each in [*everyone, psutil.Process(process.pid)]:
             if each.is_running():

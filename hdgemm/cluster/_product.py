@@ -111,18 +111,8 @@ def multiply(
     check_client(client)
     call = Call.of(**keywords)
     bandwidth = parse_bandwidth(storage)
-    product = Product.of(
-        a,
-        b,
-        alpha=alpha,
-        beta=beta,
-        c=c,
-        trans_a=trans_a,
-        trans_b=trans_b,
-        out=out,
-        dtype=dtype,
-        whole=True,
-    )
+    factors, trans = (alpha, beta), (trans_a, trans_b)
+    product = product_of((a, b, c), factors, trans, out=out, dtype=dtype)
     if not product.reads_product:
         return compute(product, replace(call, checkpoint=False, restart=False))
     product = product.unwatched()
@@ -203,6 +193,30 @@ def syrk(
     if not product.reads_product:
         raise InputError("alpha = 0 or an extent of zero: nothing is multiplied; leave client out")
     return run_product(product, client, call, bandwidth=bandwidth, lower=bool(lower))
+
+
+def product_of(
+    operands: tuple[Any, Any, Any],
+    factors: tuple[Any, Any],
+    trans: tuple[int, int],
+    *,
+    out: Any,
+    dtype: Any,
+) -> Product:
+    """Check arguments of `multiply`: A, B and the old C, alpha and beta, trans_a and trans_b."""
+    (a, b, c), (alpha, beta), (trans_a, trans_b) = operands, factors, trans
+    return Product.of(
+        a,
+        b,
+        alpha=alpha,
+        beta=beta,
+        c=c,
+        trans_a=trans_a,
+        trans_b=trans_b,
+        out=out,
+        dtype=dtype,
+        whole=True,
+    )
 
 
 def parse_bandwidth(storage: float | str | None) -> float | None:

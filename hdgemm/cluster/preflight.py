@@ -12,6 +12,7 @@ from hdgemm.cluster._product import (
     costs_of,
     make_job,
     parse_bandwidth,
+    product_of,
     quantum_of,
 )
 from hdgemm.cluster._workers import ask
@@ -22,7 +23,6 @@ from hdgemm.matrices.conversion import computed_in
 from hdgemm.matrices.layout import check_read
 from hdgemm.options import whole_number
 from hdgemm.pipeline.plan import flops_per_multiply_add
-from hdgemm.product.product import Product
 from hdgemm.run.session import check_options
 
 if TYPE_CHECKING:
@@ -78,18 +78,8 @@ def plan(
     >>> print(hdgemm.cluster.plan("/shared/A.npy", "/shared/B.npy", out="C.npy", client=client))
     """
     check_client(client)
-    product = Product.of(
-        a,
-        b,
-        alpha=alpha,
-        beta=beta,
-        c=c,
-        trans_a=trans_a,
-        trans_b=trans_b,
-        out=out,
-        dtype=dtype,
-        whole=True,
-    ).unwatched()
+    factors, trans = (alpha, beta), (trans_a, trans_b)
+    product = product_of((a, b, c), factors, trans, out=out, dtype=dtype).unwatched()
     if not product.reads_product:
         raise InputError("alpha = 0 or an extent of zero: nothing is multiplied")
     if product.c is not None:

@@ -16,6 +16,7 @@ from hdgemm.mpi._block_cyclic import BlockCyclicArray
 from hdgemm.mpi._part import Part
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.slabs._streamed import stream_part
+from hdgemm.mpi.slabs.checkpoint import DurableFactors, SlabCall
 from hdgemm.mpi.slabs.plan import Slabs, slab_bytes, stream_columns, strip_bytes
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from hdgemm.matrices.location import Location
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.mpi._run import Opened, Run
-    from hdgemm.mpi.slabs.checkpoint import DurableFactors
 
 
 class Eliminated(NamedTuple):
@@ -61,10 +61,10 @@ class SlabRun:
     ) -> Self:
         """Record the plan, or take the earlier run's; `last`: a pass will overwrite the file."""
         run, state = opened.run, factors.state
-        slabs = opened.slabs or Slabs(run.variant.n, run.variant.n)
-        plan = {"width": slabs.width, "strip": cls._strip(run, slabs.width)}
-        if state.plan:
-            slabs, plan = Slabs(slabs.n, state.plan["width"]), state.plan
+        slabs, plan = _slabs(opened, factors), state.plan
+        if not plan:
+            plan = {"width": slabs.width, "strip": cls._strip(run, slabs.width)}
+        else:
             with together(run.world):
                 need = slab_bytes(run.variant, slabs.width, run.dtype.itemsize)
                 if need > opened.limit:
@@ -81,7 +81,6 @@ class SlabRun:
         `check` is called with the 1-based index of the first zero pivot, 0 without one.
         """
         run, factors, slabs = self.opened.run, self.factors, self.slabs
-        run.slabs, run.kept_slabs = len(slabs.spans), factors.state.slabs
         done = slabs.spans[factors.state.slabs - 1][1] if factors.state.slabs else 0
         check(factors.state.zero)
         whole = self.memory(slabs.width)
@@ -164,6 +163,32 @@ class Companions:
             self._journal.finish()
             self._stack.close()
             self._journal.discard()
+
+
+def open_factors(
+    opened: Opened,
+    place: Location,
+    how: Mapping[str, object],
+    stack: ExitStack,
+    *,
+    restart: bool,
+    flipped: bool = False,
+) -> DurableFactors:
+    """Open the file of the factors and its journal; the report counts slabs of an earlier run.
+
+    `how` are the arguments that an earlier run must share, `flipped` as in `SlabCall`.
+    """
+    run, a = opened.run, stored_operand(opened.a)
+    call = SlabCall(run.kind, a, place, run.dtype, run.variant, how, flipped, restart)
+    factors = DurableFactors.open(run.world, call, stack)
+    run.slabs, run.kept_slabs = len(_slabs(opened, factors).spans), factors.state.slabs
+    return factors
+
+
+def _slabs(opened: Opened, factors: DurableFactors) -> Slabs:
+    """Return the slabs of the earlier run, or those that fit."""
+    n, earlier = opened.run.variant.n, factors.state.plan
+    return Slabs(n, earlier["width"]) if earlier else opened.slabs or Slabs(n, n)
 
 
 def refuse(factors: DurableFactors, error: HdgemmError | None) -> None:

@@ -14,8 +14,14 @@ from hdgemm.fortran import cholesky_pairs
 from hdgemm.mpi._operands import Loader
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.slabs._cholesky_elimination import SlabCholesky, StoredTriangle
-from hdgemm.mpi.slabs._run import Companions, Eliminated, SlabRun, refuse, stored_operand
-from hdgemm.mpi.slabs.checkpoint import DurableFactors, SlabCall
+from hdgemm.mpi.slabs._run import (
+    Companions,
+    Eliminated,
+    SlabRun,
+    open_factors,
+    refuse,
+    stored_operand,
+)
 from hdgemm.product.target import result_at
 from hdgemm.tasks.kernels import not_positive_definite
 
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from hdgemm.mpi._part import Part
     from hdgemm.mpi._run import Opened, Run
     from hdgemm.mpi._strips import Triangle
+    from hdgemm.mpi.slabs.checkpoint import DurableFactors
 
 
 class CholeskyRun(SlabRun):
@@ -88,13 +95,11 @@ class Factored(NamedTuple):
 def cholesky_by_slabs(opened: Opened, place: Location, *, lower: bool, restart: bool) -> Factored:
     """Factor A by slabs into a new file, which appears when it is complete."""
     run, flops = opened.run, 0.0
-    a, how = stored_operand(opened.a), {"lower": lower}
-    call = SlabCall(run.kind, a, place, run.dtype, run.variant, how, not lower, restart)
     with ExitStack() as stack:
-        factors = DurableFactors.open(run.world, call, stack)
+        how = {"lower": lower}
+        factors = open_factors(opened, place, how, stack, restart=restart, flipped=not lower)
         with together(run.world):
             beside = stack.enter_context(Companions("cholesky", factors, opened, place))
-        run.slabs = run.kept_slabs = factors.state.slabs
         if not factors.state.finished:
             work = CholeskyRun.of_triangle(opened, factors, stack, lower=lower)
             flops = work.factor()

@@ -16,9 +16,8 @@ from hdgemm.mpi._run import PIVOTINGS
 from hdgemm.mpi._substitution import interchange_strip
 from hdgemm.mpi.processes import together
 from hdgemm.mpi.slabs._elimination import SlabElimination, StoredFactors
-from hdgemm.mpi.slabs._run import Companions, Eliminated, SlabRun, stored_operand
+from hdgemm.mpi.slabs._run import Companions, Eliminated, SlabRun, open_factors, stored_operand
 from hdgemm.mpi.slabs._substitution import TriangularFactor, substitute
-from hdgemm.mpi.slabs.checkpoint import DurableFactors, SlabCall
 from hdgemm.product.target import result_at
 
 if TYPE_CHECKING:
@@ -96,12 +95,10 @@ def factor_by_slabs(opened: Opened, place: Location, *, restart: bool) -> Factor
     """Factor A by slabs into a new file, which appears when it is complete."""
     run, flops = opened.run, 0.0
     with ExitStack() as stack:
-        a, how = stored_operand(opened.a), {"pivoting": run.pivoting}
-        call = SlabCall(run.kind, a, place, run.dtype, run.variant, how, restart=restart)
-        factors = DurableFactors.open(run.world, call, stack)
+        how = {"pivoting": run.pivoting}
+        factors = open_factors(opened, place, how, stack, restart=restart)
         with together(run.world):
             beside = stack.enter_context(Companions("lu", factors, opened, place))
-        run.slabs = run.kept_slabs = factors.state.slabs
         if not factors.state.finished:
             work = LuRun.begun(opened, factors, stack, last=True)
             flops = work.factor()

@@ -24,10 +24,9 @@ from hdgemm.mpi._results import new_target
 from hdgemm.mpi._run import refuse_zero
 from hdgemm.mpi._substitution import interchange_rows
 from hdgemm.mpi.processes import together
-from hdgemm.mpi.slabs._run import refuse, stored_operand
+from hdgemm.mpi.slabs._run import open_factors, refuse, stored_operand
 from hdgemm.mpi.slabs._streamed import stream_part
 from hdgemm.mpi.slabs._substitution import TriangularFactor, substitute, substitute_adjoint
-from hdgemm.mpi.slabs.checkpoint import DurableFactors, SlabCall
 from hdgemm.mpi.slabs.cholesky import CholeskyRun
 from hdgemm.mpi.slabs.lu import LuRun
 from hdgemm.mpi.slabs.plan import stream_columns
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.mpi._run import Opened, Run
+    from hdgemm.mpi.slabs.checkpoint import DurableFactors
 
     #: Overwrites right-hand sides by X, with memory for a block of the factor's columns.
     Substitution = Callable[[Part, Part], None]
@@ -50,7 +50,7 @@ def solve_by_slabs(opened: Opened, place: Location, *, restart: bool) -> tuple[A
     """
     with ExitStack() as stack:
         how = {"pivoting": opened.run.pivoting}
-        factors = _factors(opened, place, how, stack, restart=restart)
+        factors = open_factors(opened, factors_beside(place), how, stack, restart=restart)
         work = LuRun.begun(opened, factors, stack)
         flops = work.factor(partial(_refuse_zero, factors))
         found = _solved(opened, place, work.slabs.width, work.solve)
@@ -63,7 +63,8 @@ def solve_positive_by_slabs(
 ) -> tuple[Any, float]:
     """Do as `solve_by_slabs` by Cholesky; `lower` names the triangle of A that is read."""
     with ExitStack() as stack:
-        factors = _factors(opened, place, {"lower": lower}, stack, restart=restart)
+        how, beside = {"lower": lower}, factors_beside(place)
+        factors = open_factors(opened, beside, how, stack, restart=restart)
         work = CholeskyRun.of_triangle(opened, factors, stack, lower=lower)
         flops, width = work.factor(), work.slabs.width
         work.block = None  # its memory is needed for the solution
@@ -91,21 +92,6 @@ def lu_solve_by_slabs(
 def factors_beside(place: Location) -> Location:
     """Return the place of the factors that lead to a solution."""
     return Location(ResultPlace.aside(place, (1, 1), np.dtype("f8")).work(".lu.npy"))
-
-
-def _factors(
-    opened: Opened,
-    place: Location,
-    how: Mapping[str, object],
-    stack: ExitStack,
-    *,
-    restart: bool,
-) -> DurableFactors:
-    """Open the file of the factors beside X, and its journal."""
-    run, where = opened.run, factors_beside(place)
-    a = stored_operand(opened.a)
-    call = SlabCall(run.kind, a, where, run.dtype, run.variant, how, restart=restart)
-    return DurableFactors.open(run.world, call, stack)
 
 
 def _discard(factors: DurableFactors) -> None:
