@@ -1,4 +1,4 @@
-"""SIGKILL at random moments over server, workers, job processes: nothing may be lost or wrong.
+"""SIGKILL at random moments over all processes of the service: nothing may be lost or wrong.
 
 python -m bench.campaigns.service_kills [--kills 200] [--seed 1] [--database-url postgresql://…]
 """
@@ -23,7 +23,9 @@ import psutil
 
 from bench.campaigns.tally import Tally, add_save
 from hdgemm.client import Client, RemoteError
-from tests.server.harness import Live, make_settings, start
+from hdgemm.server.fork_server import JOB_NAME, SERVER_NAME
+from hdgemm.server.worker import WORKER_NAME
+from tests.server.harness import Live, make_settings, processes, start
 from tests.server.numpy_library import DELAY
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _SIZE = 60
 _SLOW = {DELAY: "0.03"}
+_NAMES = {"worker": WORKER_NAME, "fork server": SERVER_NAME, "job": JOB_NAME}
 
 
 @dataclass
@@ -58,8 +61,8 @@ class Killer:
 
     def strike(self) -> None:
         """Kill one process of a random kind, if there is one."""
-        kinds = ("server", "worker", "second worker", "job")
-        kind = self.random.choices(kinds, (2, 2, 2, 5))[0]
+        kinds = ("server", "worker", "second worker", "fork server", "job")
+        kind = self.random.choices(kinds, (2, 2, 2, 2, 5))[0]
         if kind == "server":
             self.server.kill()
             self.server.restart()
@@ -68,21 +71,12 @@ class Killer:
             self.other.wait()
             self.other = start("worker", self.settings, **_SLOW)
         else:
-            module = "hdgemm.server.runner" if kind == "job" else "hdgemm.server.worker"
-            found = self._processes(module)
+            found = processes(self.settings, _NAMES[kind])
             if not found:
                 return
             with contextlib.suppress(psutil.NoSuchProcess):
                 self.random.choice(found).send_signal(signal.SIGKILL)
         self.killed[kind] += 1
-
-    def _processes(self, module: str) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter(["cmdline", "environ"]):
-            data = (process.info["environ"] or {}).get("HDGEMM_DATA_DIR")
-            if module in (process.info["cmdline"] or ()) and data == str(self.settings.data_dir):
-                found.append(process)
-        return found
 
     def close(self) -> None:
         """End everything."""

@@ -154,6 +154,9 @@ def finite(value: Any) -> Any:
 class Library(Protocol):
     """The part of the library that the service calls; its errors are `HdgemmError`."""
 
+    def preload(self) -> None:
+        """Import what `run` uses; start no thread and open no device, for jobs are forked then."""
+
     def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
         """Plan a computation; raise `DoesNotFitError` where none fits, end soon after `cancel`."""
 

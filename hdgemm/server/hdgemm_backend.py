@@ -33,6 +33,13 @@ class HdgemmLibrary:
     def __init__(self) -> None:
         self._planner = Planner()
 
+    def preload(self) -> None:
+        """Import what products, routines and their pictures use."""
+        import hdgemm.blas.products
+        import hdgemm.linalg.routines
+        import hdgemm.pictures.gantt
+        import hdgemm.pictures.trace  # noqa: F401 - for jobs, which are forked
+
     def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
         """Plan a product or a routine of files in a child process, which `cancel` ends."""
         return self._planner.plan(problem, options, cancel)

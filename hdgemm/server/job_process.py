@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from hdgemm.server import leases, watchdog
+from hdgemm.server import leases
 
 if TYPE_CHECKING:
-    import subprocess
-
+    from hdgemm.server.fork_server import ForkServer, JobProcess
     from hdgemm.server.settings import Settings
     from hdgemm.server.tables import Job
 
@@ -43,7 +42,7 @@ class Child:
     """
 
     job: Job
-    process: subprocess.Popen[bytes]
+    process: JobProcess
     start_until: float = 0.0
     asked_to_stop: float | None = None
     ended: bool = False
@@ -62,15 +61,13 @@ class Child:
         self.process.wait()
 
 
-def start(job: Job, settings: Settings) -> Child:
+def start(job: Job, settings: Settings, fork_server: ForkServer) -> Child:
     """Start the process of a claimed job; its output goes to the job's log."""
     folder = settings.job_dir(job.id)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     order = {"job": job.id, "fence": job.fence, "settings": settings.model_dump(mode="json")}
     with (folder / "log.txt").open("ab") as output:
-        process = watchdog.start_with_order(
-            "hdgemm.server.runner", order, stdout=output, stderr=output, start_new_session=True
-        )
+        process = fork_server.start(order, output.fileno())
     log_event(
         "job_start", job=job.id, process=job.process, attempt=job.fence, owner=job.owner,
         priority=job.priority, pid=process.pid, devices=job.devices, bytes=job.host_bytes,

@@ -44,8 +44,8 @@ _LONGEST = 2000
 
 def main() -> int:
     """Run the one job that standard input names; return the exit status."""
-    die_with_parent()
     order = read_order(sys.stdin.fileno())
+    die_with_parent()  # after the order, which a forked process gets once the worker is its parent
     settings = Settings(**order["settings"])
     _give_way(settings.job_niceness)
     logging.basicConfig(

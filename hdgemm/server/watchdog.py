@@ -11,19 +11,22 @@ import signal
 import subprocess
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.child_process import child_command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 #: Exit statuses of a job's process that ends without writing to its job.
 ORPHANED: Final = 74
 LEASE_LOST: Final = 75
 DATABASE_AWAY: Final = 76
+# Of <linux/prctl.h>.
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+_PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def die_with_parent() -> None:
@@ -31,7 +34,29 @@ def die_with_parent() -> None:
 
     It works on a process that is stopped or hangs in C code, where the pipe's watcher cannot run.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def name_process(name: str) -> None:
+    """Give this process a name of at most 15 characters, which `ps` and `top` show."""
+    _prctl(_PR_SET_NAME, name.encode())
+
+
+@contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Become the parent of each descendant whose parent ends meanwhile."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}, {value!r}): {os.strerror(number)}")
 
 
 def boot_seconds() -> float:

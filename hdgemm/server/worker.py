@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 from hdgemm.server import jobs, leases, watchdog
 from hdgemm.server.capacity import Capacity
 from hdgemm.server.database import Database, open_database
+from hdgemm.server.fork_server import ForkServer
 from hdgemm.server.job_process import Child, log_event, start
 from hdgemm.server.load import LoadMeter
 from hdgemm.server.permissions import PRIVATE
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from hdgemm.server.tables import Status
 
 log = logging.getLogger("hdgemm.server.worker")
+#: Name of a worker's process that `hdgemm serve` has started.
+WORKER_NAME: Final = "hdgemm-worker"
 #: A cancelled job that has not stopped by itself after so many seconds is killed.
 _STOP_SECONDS: Final = 30.0
 _STOP_SOONER: Final = {"verify": 1.0, "profile": 5.0}
@@ -44,11 +48,12 @@ _AWAY: Final = "the database did not answer"
 class Worker:
     """Supervises the jobs of one machine, until `stop` is set."""
 
-    def __init__(self, settings: Settings, database: Database) -> None:
+    def __init__(self, settings: Settings, database: Database, fork_server: ForkServer) -> None:
         self.stop = threading.Event()
         self.name = f"{socket.gethostname()}:{os.getpid()}:{new_id()[:8]}"
         self._settings = settings
         self._database = database
+        self._fork_server = fork_server
         self._children: dict[str, Child] = {}
         self._observer = leases.LeaseObserver(settings.lease_seconds, settings.max_attempts)
         self._load = LoadMeter(self.name, settings)
@@ -174,6 +179,8 @@ class Worker:
 
     def _start_one(self) -> bool:
         settings = self._settings
+        if not self._fork_server.ready():
+            return False
         with self._database.read() as conn:
             if not conn.execute(sa.select(Job.id).where(Job.status == "accepted").limit(1)).all():
                 return False
@@ -187,8 +194,18 @@ class Worker:
             job = leases.claim(conn, capacity, self._settings.lease_seconds, now)
         if job is None:
             return False
-        self._children[job.id] = start(job, self._settings)
+        try:
+            self._children[job.id] = start(job, self._settings, self._fork_server)
+        except OSError as error:
+            self._hand_back(job, f"no process for it: {error}; queued again")
+            return False
         return True
+
+    def _hand_back(self, job: Job, message: str) -> None:
+        log.warning("job %s: %s", job.id, message)
+        with self._database.write() as conn:
+            held = leases.Held(job.id, job.fence)
+            held.hand_back(conn, self._database.now(conn), message, crashed=False)
 
     def _reap(self) -> None:
         for job_id, child in list(self._children.items()):
@@ -197,8 +214,7 @@ class Worker:
                 continue
             if not child.ended:
                 child.ended = True
-                if child.process.stdin is not None:
-                    child.process.stdin.close()
+                child.process.stdin.close()
                 child.kill()
                 if status == watchdog.LEASE_LOST:
                     log.warning("job %s: lost its lease", job_id)
@@ -246,24 +262,28 @@ class Worker:
             with self._database.write() as conn:
                 message = "its worker was shut down; queued again"
                 child.held.hand_back(conn, self._database.now(conn), message, crashed=False)
-            self._log_end(child, child.process.returncode)
+            self._log_end(child, child.process.wait())
         with self._database.write() as conn:
             conn.execute(sa.delete(WorkerRow).where(WorkerRow.id == self.name))
         log.info("worker %s: left", self.name)
 
 
-def run_worker(settings: Settings) -> None:
+def run_worker(settings: Settings, fork_server: ForkServer | None = None) -> None:
     """Work in this process until SIGTERM or SIGINT."""
-    worker = Worker(settings, open_database(settings))
     os.umask(PRIVATE)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: worker.stop.set())
-    worker.run()
+    fork_server = fork_server or ForkServer(settings.library)
+    with closing(fork_server):
+        worker = Worker(settings, open_database(settings), fork_server)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: worker.stop.set())
+        worker.run()
 
 
 def main() -> None:
     """Work as a child of `hdgemm serve`: its settings come, and its end shows, on stdin."""
     watchdog.die_with_parent()
-    order = watchdog.read_order(sys.stdin.fileno())
+    watchdog.name_process(WORKER_NAME)
+    settings = Settings(**watchdog.read_order(sys.stdin.fileno()))
+    fork_server = ForkServer(settings.library, by_fork=True)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    run_worker(Settings(**order))
+    run_worker(settings, fork_server)

@@ -27,6 +27,7 @@ import hdgemm
 from hdgemm.server import tokens
 from hdgemm.server.app import create_app
 from hdgemm.server.database import open_database
+from hdgemm.server.fork_server import JOB_NAME
 from hdgemm.server.http_server import Listener, make_config
 from hdgemm.server.service import Service
 from hdgemm.server.settings import Settings
@@ -271,11 +272,11 @@ def submit(client: Any, process: str = "gemm", **inputs: Any) -> str:
     return str(answer.json()["jobID"])
 
 
-def processes(settings: Settings, module: str) -> list[psutil.Process]:
-    """Return the living processes of one service that run a module."""
+def processes(settings: Settings, name: str) -> list[psutil.Process]:
+    """Return the living processes of one service that have a name."""
     found = []
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        if module in (process.info["cmdline"] or ()):
+    for process in psutil.process_iter(["environ", "name"]):
+        if process.info["name"] == name:
             environ = process.info["environ"] or {}
             if environ.get("HDGEMM_DATA_DIR") == str(settings.data_dir):
                 found.append(process)
@@ -284,5 +285,5 @@ def processes(settings: Settings, module: str) -> list[psutil.Process]:
 
 def newest_runner(settings: Settings) -> psutil.Process | None:
     """Return the process of the job that runs; an earlier job's process may not have ended."""
-    runners = processes(settings, "hdgemm.server.runner")
+    runners = processes(settings, JOB_NAME)
     return max(runners, key=lambda each: each.create_time(), default=None)

@@ -41,6 +41,9 @@ WRONG_ALPHA = -99.0
 class NumpyLibrary:
     """The whole `Library`, in plain NumPy."""
 
+    def preload(self) -> None:
+        """Nothing is left to import."""
+
     def plan(self, problem: Problem, options: Options, cancel: threading.Event) -> Demand:
         """Ask for the bytes of all three matrices."""
         m, n = problem.m, problem.n

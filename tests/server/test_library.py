@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,14 +18,30 @@ from hdgemm.matrices.layout import as_dtype
 from hdgemm.options import Options
 from hdgemm.profiling.results import Profile
 from hdgemm.server.backend import Call, JobWatch
+from hdgemm.server.fork_server import SERVER_NAME
 from hdgemm.server.hdgemm_backend import HdgemmLibrary
-from tests.server.harness import LIMIT, Live, finished, newest_runner, submit, wait_until
+from tests.server.harness import (
+    LIMIT,
+    Live,
+    finished,
+    newest_runner,
+    processes,
+    submit,
+    wait_until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 A, B = {"path": "a.npy"}, {"path": "b.npy"}
+
+
+def test_jobs_are_forked_from_a_process_that_has_loaded_no_driver(real: Live) -> None:
+    assert finished(real.http, submit(real.http, a=A, b=B))["status"] == "successful"
+    (server,) = processes(real.settings, SERVER_NAME)
+    loaded = Path(f"/proc/{server.pid}/maps").read_text(encoding="utf-8")
+    assert not re.findall(r"/(?:libcuda|libOpenCL|libpocl|libmpi)\S*", loaded)
+    assert server.num_threads() == 1
 
 
 def test_a_product_file_to_file_with_less_memory_than_it_has(real: Live) -> None:

@@ -14,6 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
+from hdgemm.server.fork_server import JOB_NAME, SERVER_NAME
+from hdgemm.server.worker import WORKER_NAME
 from tests.server.harness import (
     LIMIT,
     Live,
@@ -150,12 +152,24 @@ def test_a_killed_job_process_is_started_again(slow: Live, hold: Path) -> None:
     assert "SIGKILL" in "".join(slow.http.get(f"/v1/jobs/{job_id}/events").text)
 
 
+def test_jobs_survive_the_death_of_the_fork_server_and_the_next_one_starts(
+    slow: Live, hold: Path
+) -> None:
+    first = submit(slow.http, a=A, b=B)
+    running_job(slow)
+    processes(slow.settings, SERVER_NAME)[0].kill()
+    second = submit(slow.http, a=A, b=B)
+    hold.unlink()
+    ended = [finished(slow.http, job_id) for job_id in (first, second)]
+    assert [(job["status"], job["attempt"]) for job in ended] == [("successful", 1)] * 2
+
+
 def test_a_killed_worker_takes_its_job_process_along_and_the_job_is_taken_up(
     slow: Live, hold: Path
 ) -> None:
     job_id = submit(slow.http, a=A, b=B)
     process = running_job(slow)
-    processes(slow.settings, "hdgemm.server.worker")[0].kill()
+    processes(slow.settings, WORKER_NAME)[0].kill()
     wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
     hold.unlink()
     assert finished(slow.http, job_id)["status"] == "successful"
@@ -190,7 +204,7 @@ def test_a_stopped_job_process_is_replaced_and_cannot_publish_when_it_wakes(own:
     job_id = submit(own.http, a=A, b=B, output={"path": "c.npy"})
     process = running_job(own)
     # As on a machine that is frozen, its worker is stopped too; another one takes the job over.
-    frozen = [process, *processes(own.settings, "hdgemm.server.worker")]
+    frozen = [process, *processes(own.settings, WORKER_NAME)]
     for one in frozen:
         stop(own, one)
     other = start("worker", own.settings, **{DELAY: "0.05"})
@@ -238,7 +252,7 @@ def test_a_check_that_does_not_listen_is_stopped_all_the_same(settings: Settings
         server.http.post(f"/v1/jobs/{job_id}/cancel")
         assert finished(server.http, job_id)["status"] == "dismissed"
         assert "killed" in server.http.get(f"/v1/jobs/{job_id}").json()["message"]
-        wait_until(lambda: not processes(settings, "hdgemm.server.runner"))
+        wait_until(lambda: not processes(settings, JOB_NAME))
 
 
 @pytest.mark.campaign
@@ -310,7 +324,7 @@ def test_a_graceful_end_hands_running_jobs_back(settings: Settings) -> None:
         running_job(server)
         server.process.send_signal(signal.SIGTERM)
         server.process.wait(LIMIT)
-        assert processes(settings, "hdgemm.server.runner") == []
+        assert processes(settings, JOB_NAME) == []
     left = (settings.data_dir / "serve.log").read_text(encoding="utf-8")
     assert ": left" in left
     with live(settings) as again:
@@ -378,4 +392,4 @@ def test_a_server_open_to_the_network_needs_a_token(settings: Settings) -> None:
     assert "token" in (settings.data_dir / "serve.log").read_text(encoding="utf-8")
     # Nothing is left running.
     time.sleep(0.1)
-    assert processes(settings, "hdgemm.server.worker") == []
+    assert processes(settings, WORKER_NAME) == []
