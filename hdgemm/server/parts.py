@@ -109,11 +109,21 @@ class PartWriter:
     in this process, in others and on other machines; it ends when the file is closed or the process
     dies. The matrix's state and its durable ranges must be read while the lock is held: before it,
     another request may complete the matrix, or acknowledge other bytes.
+
+    Parameters
+    ----------
+    start, stop
+        The part's bytes within the content.
+    digest
+        The SHA-256 that the part must have; None for a part that is not hashed.
     """
 
-    def __init__(self, path: Path, matrix: StoredMatrix, start: int, stop: int) -> None:
+    def __init__(
+        self, path: Path, matrix: StoredMatrix, start: int, stop: int, digest: bytes | None = None
+    ) -> None:
         self._fd = open_content(path, os.O_RDWR)
         self._matrix = matrix
+        self._digest = digest
         self._hash = hashlib.sha256()
         self._durable: list[tuple[int, int]] = []
         self.start, self.stop, self.position = start, stop, start
@@ -142,7 +152,8 @@ class PartWriter:
                 f"the part has {self.stop - self.start} bytes",
                 headers={"Connection": "close"},
             )
-        self._hash.update(data)
+        if self._digest is not None:
+            self._hash.update(data)
         view = memoryview(data)
         for first, last, durable in self._pieces(len(data)):
             piece = view[first - self.position : last - self.position]
@@ -170,7 +181,7 @@ class PartWriter:
         if position < end:
             yield position, end, False
 
-    def check(self, digest: bytes | None) -> None:
+    def check(self) -> None:
         """Raise a 400 for a body that is too short, a 422 for one with another digest."""
         if self.position != self.stop:
             raise ProblemError(
@@ -178,7 +189,7 @@ class PartWriter:
                 "body-too-short",
                 f"the part has {self.stop - self.start} bytes, {self.position - self.start} came",
             )
-        if digest is not None and self._hash.digest() != digest:
+        if self._digest is not None and self._hash.digest() != self._digest:
             raise ProblemError(
                 422, "digest-mismatch", "the part's SHA-256 is not the announced one"
             )

@@ -121,13 +121,13 @@ async def put_content(
     start, stop = part_range(request.headers, matrix.size)
     digest = announced_digest(request.headers)
     path = uploads.content_path(matrix_id, service.settings)
-    writer = await to_thread.run_sync(PartWriter, path, matrix, start, stop)
+    writer = await to_thread.run_sync(PartWriter, path, matrix, start, stop, digest)
     try:
         # Again under the writer's lock, which excludes the check of a completion.
         _, durable = await to_thread.run_sync(_load_unfinished, service, matrix_id, account)
         whole = await _receive(request, writer.knows(durable))
         if whole or digest is not None:
-            writer.check(digest)
+            writer.check()
         request.app.state.metrics.bytes_in.inc(writer.position - start)
         info = await to_thread.run_sync(_acknowledge, service, writer, matrix, account)
     finally:
