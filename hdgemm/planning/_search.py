@@ -129,14 +129,17 @@ def _shortlist(case: Case, shapes: Shapes, bound: Seconds) -> list[Shape]:
 
 
 def fitting(case: Case, least: int, slots: SlotChoices, c_slots: int) -> Iterator[Shapes]:
-    """Yield all shapes with extents from `least` up that fit with these slots, in parts."""
-    problem = case.problem
+    """Yield all shapes with extents from `least` up that fit with these slots, in batches."""
+    problem, found = case.problem, list[Shapes]()
     for base in grid(problem, case.device, least, _deepest(problem, least)):
         for start in range(0, len(base.mb), _BATCH):
             part = _possible(case, base.take(slice(start, start + _BATCH)))
-            found = _with_slots(case, part, slots, c_slots)
-            if len(found.mb):
-                yield found
+            found.append(_with_slots(case, part, slots, c_slots))
+            if sum(len(shapes.mb) for shapes in found) >= _BATCH:
+                yield Shapes.join(found)
+                found.clear()
+    if any(len(shapes.mb) for shapes in found):
+        yield Shapes.join(found)
 
 
 def _possible(case: Case, shapes: Shapes) -> Shapes:

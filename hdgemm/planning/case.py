@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hdgemm.options import Options
-    from hdgemm.pipeline.plan import Plan, Problem
+    from hdgemm.pipeline.plan import OperandSpec, Plan, Problem
 
 #: The stages that each strategy of the paper's ladder overlaps (HDGEMM, algorithms 1 to 4).
 OVERLAPS: Final[Mapping[str, Overlap]] = {
@@ -28,8 +29,10 @@ OVERLAPS: Final[Mapping[str, Overlap]] = {
 
 #: Memory for planning, and for the threads, schedule and events of some thousand operations.
 _BASE_BYTES: Final = 12 << 20
-#: Memory that h5py and zarr take beside the decoded chunks.
+#: Memory that h5py and zarr take beside the chunks that are decoded, and the chunks that are held
+#: at once: as stored and decoded.
 _DECODE_BYTES: Final = 18 << 20
+_DECODED: Final = 2
 #: Memory for ABFT checksums, the panels they are computed from and inputs read again: this part
 #: of a limit, and at most this many bytes.
 _CHECKS_PART: Final = 32
@@ -121,10 +124,16 @@ def reserved_bytes(problem: Problem, limit: int) -> int:
     buffers through which elements are converted and chunks are decoded.
     """
     if problem.in_files:
-        if problem.a.encoded or problem.b.encoded or problem.c.encoded:
-            return min(_BASE_BYTES + BOUNCE_BYTES + _DECODE_BYTES, 5 * limit // 8)
+        specs = problem.a, problem.b, problem.c
+        if chunks := [_chunk_bytes(spec) for spec in specs if spec.encoded]:
+            decoding = _DECODE_BYTES + _DECODED * max(chunks)
+            return min(_BASE_BYTES + BOUNCE_BYTES + decoding, 5 * limit // 8)
         return min(_BASE_BYTES + BOUNCE_BYTES, limit // 2)
     return min(_BASE_BYTES, limit // 8)
+
+
+def _chunk_bytes(spec: OperandSpec) -> int:
+    return math.prod(spec.chunk or (0,)) * spec.itemsize
 
 
 def summing_bytes(machine: Machine, limit: int) -> int:

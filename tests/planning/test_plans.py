@@ -184,6 +184,15 @@ def test_the_shortfall_is_exact():
         plan(enough - 1)
 
 
+def test_memory_is_set_aside_for_chunks_that_are_decoded():
+    def reserved(order, **stored):
+        spec = OperandSpec(place="file", chunk=(order, order), **stored)
+        return reserved_bytes(Problem(m=9000, n=9000, k=9000, b=spec), 10**9)
+
+    assert reserved(2000) == reserved(1000)
+    assert reserved(2000, encoded=True) - reserved(1000, encoded=True) == 2 * 3000 * 1000 * 8
+
+
 def test_the_device_s_limit_is_named():
     gpu = DeviceSpec("cuda:0", unified=False)
     with pytest.raises(DoesNotFitError, match="device_memory leaves 20 B for them:") as caught:
