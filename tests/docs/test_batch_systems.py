@@ -101,9 +101,10 @@ def test_the_resource_of_kubernetes_fits_its_commands():
     }
     (scheduler,), (worker,) = (spec[each]["spec"]["containers"] for each in ("scheduler", "worker"))
     named = {each["name"]: each["containerPort"] for each in scheduler["ports"]}
-    (port,) = service["ports"]
-    assert named[port["targetPort"]] == port["port"]
-    assert f"--cluster tcp://{name}-scheduler:{port['port']}" in PAGE
+    ports = {port["name"]: port["port"] for port in service["ports"]}
+    assert ports == {port["name"]: named[port["targetPort"]] for port in service["ports"]}
+    assert f"--cluster tcp://{name}-scheduler:{ports['tcp-comm']}" in PAGE
+    assert ports["http-dashboard"] == 8787  # Dask's own; the operator asks there before it scales
     options = {
         option for each in dask_worker.params for option in (*each.opts, *each.secondary_opts)
     }
