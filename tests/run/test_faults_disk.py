@@ -170,7 +170,7 @@ def test_what_an_observer_raises_stops_the_run(matrices):
 
 
 @pytest.mark.parametrize("verify", [False, True, "tiles"])
-@pytest.mark.parametrize("devices", ["host", ("host", "opencl:1")])
+@pytest.mark.parametrize("devices", ["host", ("host", "opencl:0")])
 def test_files_are_closed_without_the_garbage_collector(matrices, verify, devices):
     """A cycle of references would keep them open, and HDF5 files locked, for an unknown time."""
     options = replace(PIPELINE, devices=devices, verify=verify)

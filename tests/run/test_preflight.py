@@ -16,9 +16,9 @@ N = 400
 CASES = {
     "files": {"host_memory": "4MB"},
     "in RAM": {"host_memory": "1GB"},
-    "OpenCL": {"devices": "opencl:1", "host_memory": "8MB", "device_memory": "6MB"},
+    "OpenCL": {"devices": "opencl:0", "host_memory": "8MB", "device_memory": "6MB"},
     "checked tiles": {"host_memory": "6MB", "verify": "tiles"},
-    "two devices": {"devices": ("host", "opencl:1"), "host_memory": "24MB"},
+    "two devices": {"devices": ("host", "opencl:0"), "host_memory": "24MB"},
 }
 
 

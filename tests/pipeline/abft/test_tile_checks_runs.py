@@ -178,7 +178,7 @@ def test_thousands_of_clean_tiles_raise_no_alarm():
 
 
 @pytest.mark.parametrize("strategy", ["double-buffering", "data-reuse", "data-placement"])
-@pytest.mark.parametrize("device", ["opencl:1", "recording"])
+@pytest.mark.parametrize("device", ["opencl:0", "recording"])
 def test_plans_of_the_planner_are_checked_on_devices_with_memory_of_their_own(
     monkeypatch, device, strategy
 ):
