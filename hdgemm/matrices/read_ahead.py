@@ -1,4 +1,4 @@
-"""Blocks of stored matrices read by threads while the block before them is used."""
+"""Blocks of stored matrices, read by threads ahead of their use or written behind it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Blocks of the stream in memory at once: one is multiplied, the next one is read.
 STREAM_BUFFERS: Final = 2
+#: Blocks of results in memory at once: one is computed, the one before it is written.
+RESULT_BUFFERS: Final = 2
 #: Bytes that are read at once where memory allows them: a few of the largest disk requests.
 BLOCK_BYTES: Final = 32 << 20
 #: Bytes of the buffers of a whole stream, with one more block for what is computed from it.
@@ -57,6 +59,31 @@ class ReadAhead:
             reads.append(self._pool.submit(read, item, number % STREAM_BUFFERS))
         while reads:
             yield reads.popleft().result()
+
+
+class WriteBehind:
+    """Context with a thread that writes one block while the next one is computed."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "hdgemm-write-behind")
+        self._last: Future[object] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True)
+
+    def begin(self, write: Callable[[], object]) -> None:
+        """Write a block after the one before it, whose error is raised here."""
+        self.wait()
+        self._last = self._pool.submit(write)
+
+    def wait(self) -> None:
+        """Return when the last block is written, or raise its error."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
 
 
 class _Part(Protocol):

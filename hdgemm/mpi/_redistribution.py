@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from hdgemm.matrices.read_ahead import WriteBehind
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, array_at, copy_rows
 from hdgemm.mpi._strips import Rectangle
 
@@ -190,17 +192,17 @@ def gather(
     `write` is called with one strip at a time, in a thread, while the next one is gathered. It
     raises nothing: the other ranks wait for this one.
     """
-    with ThreadPoolExecutor(1, "hdgemm-write") as writer:
+    with WriteBehind() as writes:
         memory = [np.empty(strips.elements, place.part.a.dtype) for _ in range(2)]
         messages = _Messages(place.part.a.dtype)
-        team, writing = place.everyone, None
+        team = place.everyone
         for turn, now in enumerate(_turns(strips.rectangles(), team.ranks.size)):
             strip = now[team.ranks.rank]
             array = memory[turn % 2][: strip.rows * strip.cols].reshape(strip.rows, strip.cols)
             _collect(place, team, now, array, messages)
-            if writing is not None:
-                writing.result()
-            writing = writer.submit(write, strip, array) if array.size else None
+            writes.wait()
+            if array.size:
+                writes.begin(partial(write, strip, array))
 
 
 def _turns(strips: Iterable[Rectangle], ranks: int) -> Iterator[list[Rectangle]]:

@@ -1,5 +1,7 @@
 """The pass over rows: blocks, transformations and reducers, whatever the blocks are."""
 
+import threading
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -242,6 +244,57 @@ def test_nan_is_named_with_its_position_in_either_order(order):
     a[31, 1] = np.nan
     with pytest.raises(hdgemm.InputError, match="a has nan at row 31, column 1"):
         run_pass(TallRows(hdgemm.open(a), a.dtype), [NormalProduct(np.eye(3))])
+
+
+class _Watched(StoredProduct):
+    """A product that waits, from its second block on, until the store before it has begun."""
+
+    def __init__(self, *arguments, **keywords):
+        super().__init__(*arguments, **keywords)
+        self.storing, self.reduced, self.blocks = threading.Event(), threading.Event(), 0
+
+    def update(self, block):
+        self.blocks += 1
+        assert self.blocks == 1 or self.storing.wait(60)
+        found = super().update(block)
+        if self.blocks == 2:
+            self.reduced.set()
+        return found
+
+
+def test_a_block_is_stored_while_the_next_one_is_reduced(tmp_path, monkeypatch):
+    a, q = random_matrix(40, 6, "float64"), random_matrix(6, 3, "float64", 1)
+    out = np.empty((40, 3))
+    with hdgemm.open(a) as source, hdgemm.open(out, mode="r+") as target:
+        product = _Watched((q,), target)
+        store = RowPass._store
+
+        def store_late(self, *arguments):
+            product.storing.set()
+            assert product.reduced.wait(60)
+            store(self, *arguments)
+
+        monkeypatch.setattr(RowPass, "_store", store_late)
+        run_pass(TallRows(source, source.dtype), [product], cores=1)
+    assert product.blocks == 6
+    assert_close_in_eps(out, a, q)
+
+
+@pytest.mark.parametrize("failing", [0, 2, 5])
+def test_a_failed_store_ends_the_pass(monkeypatch, failing):
+    a, q, stored = random_matrix(40, 6, "float64"), random_matrix(6, 3, "float64", 1), []
+
+    def store(_self, _core, number, *_arguments):
+        if number == failing:
+            raise OSError(28, "No space left on device")
+        stored.append(number)
+
+    monkeypatch.setattr(RowPass, "_store", store)
+    with hdgemm.open(a) as source, hdgemm.open(np.empty((40, 3))) as target:
+        rows, product = TallRows(source, source.dtype), StoredProduct((q,), target)
+        with pytest.raises(OSError, match="No space"):
+            run_pass(rows, [product], cores=1)
+    assert stored == list(range(failing))
 
 
 def test_only_the_last_reducer_overwrites_the_blocks():

@@ -15,6 +15,7 @@ from hdgemm.fortran import gemqrt, geqrt_by_blocks, tpmqrt, tpqrt, trsm
 from hdgemm.linalg.planning.rows import RowShape, RowWork, triangle_work
 from hdgemm.linalg.rows.reducer import Reducer, RowBlock
 from hdgemm.linalg.rows.tsqr import panel_width, strips
+from hdgemm.matrices.read_ahead import RESULT_BUFFERS
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def q_work(shape: RowShape, k: int, stored: np.dtype[Any]) -> RowWork:
         result="C and the reflectors of a triangle",
         flops=2 * flops_per_multiply_add(shape.dtype) * shape.m * shape.n * k,
         core_bytes=work.core_bytes + shape.n * (shape.n + k) * itemsize,
-        row_bytes=k * itemsize,
+        row_bytes=RESULT_BUFFERS * k * itemsize,
         stored=k * stored.itemsize,
         of_gemm=work.of_gemm,
         least_rows=work.least_rows,

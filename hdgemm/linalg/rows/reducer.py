@@ -71,6 +71,9 @@ class Reducer(ABC):
     def update(self, block: RowBlock) -> NDArray[Any] | None:
         """Add a block; return the rows to be stored in `target`, None where it has none.
 
+        The caller stores the rows during the next update: they must stay as they are until it
+        returns. Rows in a block that the reducer overwrites are stored before the next update.
+
         BLAS has one thread for each core of a pass.
         """
 

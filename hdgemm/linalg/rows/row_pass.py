@@ -13,7 +13,7 @@ from hdgemm.linalg.rows._row_checks import RowChecks
 from hdgemm.linalg.rows.pass_executor import executor_for
 from hdgemm.linalg.rows.reducer import RowBlock
 from hdgemm.linalg.rows.source import check_finite_rows
-from hdgemm.matrices.read_ahead import STREAM_BUFFERS, ReadAhead
+from hdgemm.matrices.read_ahead import STREAM_BUFFERS, ReadAhead, WriteBehind
 from hdgemm.pipeline.devices.host_blas import blas_threads
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.rows.checkpoint import RowCheckpoint
     from hdgemm.linalg.rows.reducer import Reducer
     from hdgemm.linalg.rows.source import TallRows
+    from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.pipeline.plan import Stage
     from hdgemm.progress import Callbacks
 
@@ -53,9 +54,10 @@ def plan_for(
 class RowPass:
     """One pass over the rows of a tall matrix.
 
-    Each core reads its own blocks of rows, ahead of their use, and gives them to its reducers; the
-    plan says which blocks are a core's. At the end the reducers of all cores are combined into
-    the caller's. Another pass needs other reducers.
+    Each core reads its own blocks of rows, ahead of their use, and gives them to its reducers. Rows
+    that these return are stored while the next block is reduced. The plan says which blocks are a
+    core's. At the end the reducers of all cores are combined into the caller's. Another pass needs
+    other reducers.
 
     Parameters
     ----------
@@ -100,6 +102,7 @@ class RowPass:
                 "only the last reducer of a pass may overwrite its blocks or store rows"
             )
         self._column_major = any(work.column_major for work in works)
+        self._overwrites = works[-1].overwrites
         # Also where an earlier pass led to a scale, the rows are copied.
         plan = plan._replace(in_place=plan.in_place and in_place(rows.shape.orders, works))
         self._array = rows.array if plan.in_place else None
@@ -184,11 +187,13 @@ class RowPass:
     def _reduce(self, core: int, reducers: Sequence[Reducer]) -> Sequence[Reducer]:
         done = self._restored(core, reducers)
         try:
-            with ReadAhead() as reads:
+            with ReadAhead() as reads, WriteBehind() as writes:
                 for number, block in enumerate(self._blocks(core, done, reads), done):
-                    self._update(core, number, block, reducers)
+                    self._update(core, number, block, reducers, writes)
                     if self._checkpoint is not None:
-                        self._checkpoint.note(core, number + 1, partial(_arrays, reducers))
+                        arrays = partial(_arrays_of_stored, writes, reducers)
+                        self._checkpoint.note(core, number + 1, arrays)
+                writes.wait()
         except BaseException:
             self._stop.set()  # the other cores need not go on
             raise
@@ -204,8 +209,15 @@ class RowPass:
             _restore(reducers, arrays)
         return done
 
-    def _update(self, core: int, number: int, block: RowBlock, reducers: Sequence[Reducer]) -> None:
-        """Give a block to the reducers, and store the rows that they return."""
+    def _update(
+        self,
+        core: int,
+        number: int,
+        block: RowBlock,
+        reducers: Sequence[Reducer],
+        writes: WriteBehind,
+    ) -> None:
+        """Give a block to the reducers, and begin to store the rows that they return."""
         shape, (first, a, _) = self._plan.shape, block
         for reducer in reducers:
             flops = reducer.flops(len(a), shape)
@@ -213,10 +225,17 @@ class RowPass:
                 stored = reducer.update(block)
             if stored is None or reducer.target is None:
                 continue
-            with self._recorder.operation("store2", core, nbytes=stored.nbytes, block=number):
-                reducer.target[first : first + len(a), :] = stored
-            if core in self._checks:
-                self._checks[core].add(stored)
+            target = reducer.target[first : first + len(a), :]
+            writes.begin(partial(self._store, core, number, stored, target))
+            if self._overwrites:  # the rows lie in the block, whose memory is read into next
+                writes.wait()
+
+    def _store(self, core: int, number: int, rows: NDArray[Any], target: StoredMatrix) -> None:
+        """Store the rows of a block, and keep their checksum for a durable run."""
+        with self._recorder.operation("store2", core, nbytes=rows.nbytes, block=number):
+            target.write(rows)
+        if core in self._checks:
+            self._checks[core].add(rows)
 
     def _blocks(self, core: int, done: int, reads: ReadAhead) -> Iterator[RowBlock]:
         """Yield the blocks of a core but the first `done`, until a core fails."""
@@ -258,6 +277,14 @@ def _arrays(reducers: Sequence[Reducer]) -> Mapping[str, NDArray[Any]]:
         for number, reducer in enumerate(reducers)
         for name, array in reducer.arrays.items()
     }
+
+
+def _arrays_of_stored(
+    writes: WriteBehind, reducers: Sequence[Reducer]
+) -> Mapping[str, NDArray[Any]]:
+    """Return what reducers have accumulated, when the rows of all their blocks are stored."""
+    writes.wait()
+    return _arrays(reducers)
 
 
 def _restore(reducers: Sequence[Reducer], arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -133,7 +133,7 @@ class ProjectedTriangle(Reducer):
             flops=product.flops + triangle.flops,
             shared_bytes=product.shared_bytes,
             core_bytes=triangle.core_bytes + product.core_bytes,
-            row_bytes=product.row_bytes,
+            row_bytes=self._w.shape[1] * self._w.itemsize,
             of_gemm=1.0,
             column_major=False,
             overwrites=False,
