@@ -13,19 +13,27 @@ from tests.docs.pages import PAGES, RECIPES, ROOT, RUN, SHOWN, blocks_of, name_o
 PROGRAMS = [
     page for page in PAGES if page not in RECIPES and any(block.runs for block in blocks_of(page))
 ]
-#: Pages of 3 to 8 s of processor time, and of more than 20 s, are left to other runs.
-SLOW = {
-    **dict.fromkeys(("docs/how-to/linpack.md", "docs/how-to/mpi.md"), pytest.mark.ci),
-    **dict.fromkeys(("docs/reference/http.md", "docs/tutorial.md"), pytest.mark.ci),
-    **dict.fromkeys(("docs/how-to/service.md", "docs/reference/cli.md"), pytest.mark.campaign),
-}
+#: Pages of more than 3 s of processor time are left to continuous integration.
+SLOW = frozenset(
+    {
+        "docs/how-to/linpack.md",
+        "docs/how-to/mpi.md",
+        "docs/how-to/service.md",
+        "docs/reference/cli.md",
+        "docs/reference/http.md",
+        "docs/tutorial.md",
+    }
+)
 #: Orders of matrices that a page shows, and what the test takes in their place.
 SMALLER = {name: {"2000": "400"} for name in ("docs/index.md", "docs/tutorial.md")}
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=SLOW.get(name_of(page), ())) for page in PROGRAMS],
+    [
+        pytest.param(page, marks=pytest.mark.ci if name_of(page) in SLOW else ())
+        for page in PROGRAMS
+    ],
     ids=name_of,
 )
 def test_the_programs_of_a_page_run(page, sandbox, run_page):
