@@ -219,6 +219,80 @@ def tpmqrt(
         )  # fmt: skip
 
 
+def gesvd(a: NDArray[Any], driver: str, *, vectors: bool = True) -> tuple[NDArray[Any], ...]:
+    """Return U, s and Vh of a square A, which is overwritten, or s alone without `vectors`.
+
+    The driver is ``"gesdd"`` or ``"gesvd"``.
+    """
+    n, job = len(a), "A" if vectors else "N"
+    s = np.zeros(n, a.real.dtype)
+    u, vh = (np.zeros((n, n), a.dtype, "F") for _ in range(2)) if vectors else (a, a)
+    divided = driver == "gesdd"
+    others: list[NDArray[Any]] = [np.zeros(8 * n, np.intc)] if divided else []
+    if a.dtype.kind == "c":
+        size = 5 * n if not divided else 5 * n * (n + 1) if vectors else 7 * n
+        others.insert(0, np.zeros(size, s.dtype))
+    info = ctypes.c_int()
+
+    def run(work: NDArray[Any], length: int) -> None:
+        _call(
+            cython_lapack, driver, a.dtype, *([job] if divided else [job, job]), n, n, a, _lead(a),
+            s, u, _lead(u), vh, _lead(vh), work, length, *others, info,
+        )  # fmt: skip
+
+    if n:
+        run(*_workspace(a.dtype, run))
+    if info.value < 0:
+        raise ValueError("A has a NaN entry")
+    if info.value:
+        raise np.linalg.LinAlgError("SVD did not converge")
+    return (u, s, vh) if vectors else (s,)
+
+
+def gels(
+    a: NDArray[Any], b: NDArray[Any], cond: float, driver: str
+) -> tuple[int, NDArray[Any] | None]:
+    """Overwrite B by the X of least norm that minimises ||A·X - B||, and a square A.
+
+    The driver is ``"gelsd"``, ``"gelss"`` or ``"gelsy"``. Returns the rank for the relative
+    tolerance `cond`, and the singular values of A, None from gelsy.
+    """
+    n, p = b.shape
+    s = np.zeros(n, a.real.dtype)
+    ordered = np.zeros(n, np.intc)
+    rank, info = ctypes.c_int(), ctypes.c_int()
+    reals, integers = np.zeros(max(1, 5 * n), s.dtype), np.zeros(1, np.intc)
+
+    def run(work: NDArray[Any], length: int) -> None:
+        others = ([reals] if a.dtype.kind == "c" else []) + [integers] * (driver == "gelsd")
+        _call(
+            cython_lapack, driver, a.dtype, n, n, p, a, _lead(a), b, _lead(b),
+            ordered if driver == "gelsy" else s, _scalar(cond, s), rank, work, length, *others,
+            info,
+        )  # fmt: skip
+
+    if n and p:
+        work = _workspace(a.dtype, run)
+        if driver == "gelsd":  # the query returns these sizes, too
+            integers = np.zeros(integers[0], np.intc)
+            reals = np.zeros(max(1, int(reals[0])), s.dtype)
+        run(*work)
+    if info.value:
+        raise np.linalg.LinAlgError("SVD did not converge in Linear Least Squares")
+    return rank.value, None if driver == "gelsy" else s
+
+
+def _workspace(
+    dtype: np.dtype[Any], run: Callable[[NDArray[Any], int], None]
+) -> tuple[NDArray[Any], int]:
+    """Return the workspace that a routine asks for, and its length."""
+    asked = np.zeros(1, dtype)
+    run(asked, -1)
+    # Single precision rounds large lengths.
+    length = int(np.nextafter(asked.real, np.inf, dtype=asked.real.dtype)[0]) + 1
+    return np.empty(length, dtype), length
+
+
 def laswp(
     a: NDArray[Any], pivots: NDArray[np.int64], first: int = 0, *, reverse: bool = False
 ) -> None:

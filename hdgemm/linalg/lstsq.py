@@ -9,13 +9,13 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-import scipy.linalg
 
 from hdgemm.call.keywords import Call, DurableKeywords, public_call
 from hdgemm.call.operands import absolute, open_matrix
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
+from hdgemm.fortran import gels
 from hdgemm.linalg._minimum_norm import MinimumNorm
 from hdgemm.linalg.planning.rows import least_squares_work, rows_for
 from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows, resumed
@@ -271,6 +271,7 @@ def _solve_triangle(
     r: NDArray[Any], c: NDArray[Any], cond: float | None, driver: str
 ) -> tuple[NDArray[Any], int, NDArray[Any] | None]:
     """Return x, the rank and the singular values of R·x = Q^H·b."""
-    solve: Any = scipy.linalg.lstsq  # typed for literal drivers only
-    x, _, rank, s = solve(r, c, cond, overwrite_b=True, check_finite=False, lapack_driver=driver)
-    return x, int(rank), s
+    x = np.asfortranarray(c)
+    tolerance = float(np.finfo(r.dtype).eps) if cond is None else cond
+    rank, s = gels(np.array(r, order="F"), x, tolerance, driver)
+    return x, rank, s

@@ -6,6 +6,7 @@ import scipy.linalg
 from hypothesis import given, settings, strategies as st
 
 import hdgemm
+from hdgemm import fortran
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg import lstsq
 from hdgemm.linalg.rows import tsqr
@@ -90,6 +91,20 @@ def test_a_matrix_of_lower_rank_has_the_solution_of_least_norm(driver, dtype):
     assert residues.size == expected[1].size == 0
     assert residues.dtype == expected[1].dtype
     assert (s is None) == (expected[3] is None)
+
+
+@pytest.mark.parametrize("driver", ["gelsd", "gelsy", "gelss"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_triangle_is_solved_without_the_interpreters_lock(monkeypatch, driver, dtype):
+    called, routine = set(), fortran._routine
+    monkeypatch.setattr(
+        fortran, "_routine", lambda module, name: called.add(name) or routine(module, name)
+    )
+    a, b = random_matrix(70, 17, dtype), random_matrix(70, 2, dtype, seed=1)
+    x = lstsq(a, b, lapack_driver=driver, options=ROWS)[0]
+    assert fortran.LETTERS[a.dtype.char] + driver in called
+    expected = scipy.linalg.lstsq(widened(a), widened(b))[0]
+    assert norm1(x - expected) <= SOUND * len(a) * np.finfo(dtype).eps * norm1(expected)
 
 
 @pytest.mark.parametrize("scale", [1e-290, 1e290])

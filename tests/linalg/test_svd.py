@@ -8,6 +8,7 @@ import scipy.linalg
 from hypothesis import given, settings, strategies as st
 
 import hdgemm
+from hdgemm import fortran
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg import svd, svdvals
 from hdgemm.linalg.rows import _tree as tree, tsqr
@@ -87,6 +88,29 @@ def test_any_spectrum_has_orthogonal_vectors(kind, shape, dtype):
     assert f"{plan['condition'] * np.finfo(dtype).eps:.1e}" in plan["note"]
     if kind in ("ties", "kappa 1e15"):
         assert plan["passes"] == (2 if kind == "ties" else 3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("driver", ["gesdd", "gesvd"])
+def test_the_triangle_is_decomposed_without_the_interpreters_lock(monkeypatch, driver, dtype):
+    # SciPy's wrapper holds it for minutes: a job of a service would lose its lease.
+    called, routine = set(), fortran._routine
+    monkeypatch.setattr(
+        fortran, "_routine", lambda module, name: called.add(name) or routine(module, name)
+    )
+    a = random_matrix(90, 31, dtype)
+    assert_decomposition(a, *svd(a, lapack_driver=driver, options=ROWS))
+    assert fortran.LETTERS[a.dtype.char] + driver in called
+    called.clear()
+    assert_values(a, svdvals(a, options=ROWS))
+    assert fortran.LETTERS[a.dtype.char] + "gesdd" in called
+
+
+@pytest.mark.parametrize("driver", ["gesdd", "gesvd"])
+def test_a_triangle_without_a_decomposition_is_an_error_of_lapack(driver):
+    wrong = np.full((3, 3), np.nan, order="F")
+    with pytest.raises((ValueError, np.linalg.LinAlgError)):
+        fortran.gesvd(wrong, driver)
 
 
 @pytest.mark.parametrize("cores", [1, 3])

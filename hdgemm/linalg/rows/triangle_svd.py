@@ -1,11 +1,15 @@
-"""Singular value decomposition of the triangle that a pass leaves, by LAPACK."""
+"""Singular value decomposition of the triangle that a pass leaves, by LAPACK.
+
+SciPy's wrapper would hold the interpreter's lock: no heartbeat, progress or cancel for minutes.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import scipy.linalg
+
+from hdgemm.fortran import gesvd
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,10 +28,7 @@ class TriangleSvd(NamedTuple):
     @classmethod
     def of(cls, r: NDArray[Any], driver: str = "gesdd") -> TriangleSvd:
         """Decompose R, which is overwritten; the driver is ``"gesdd"`` or ``"gesvd"``."""
-        decompose: Any = scipy.linalg.svd  # typed for literal drivers only
-        return cls(
-            *decompose(r, overwrite_a=True, check_finite=False, lapack_driver=_fit(driver, r))
-        )
+        return cls(*gesvd(np.asfortranarray(r), _fit(driver, r)))
 
     @property
     def largest(self) -> float:
@@ -74,11 +75,7 @@ class TriangleSvd(NamedTuple):
 
 def triangle_values(r: NDArray[Any]) -> NDArray[Any]:
     """Return the singular values of R, which is overwritten, in descending order."""
-    decompose: Any = scipy.linalg.svd  # typed for literal drivers only
-    found: NDArray[Any] = decompose(
-        r, compute_uv=False, overwrite_a=True, check_finite=False, lapack_driver=_fit("gesdd", r)
-    )
-    return found
+    return gesvd(np.asfortranarray(r), _fit("gesdd", r), vectors=False)[0]
 
 
 def _fit(driver: str, r: NDArray[Any]) -> str:
