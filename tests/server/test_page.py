@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from hdgemm.server.database import Database
+from hdgemm.server.execution import PROCESSES
 from hdgemm.server.tables import Job
 from tests.server.harness import Live, finished, live, make_settings, submit, wait_until
 from tests.server.numpy_library import DELAY, HOLD
@@ -287,6 +288,16 @@ def test_jobs_have_names_of_files_and_processes(server: Live, browser: Any) -> N
     see(browser, "Process\nMultiply")
 
 
+def test_every_process_has_a_name(server: Live, browser: Any) -> None:
+    visit(browser, server, "")
+    shown = browser.execute_async_script(
+        "import('./static/show.js')"
+        ".then(({processName}) => arguments[1](arguments[0].map(processName)))",
+        list(PROCESSES),
+    )
+    assert not set(shown) & set(PROCESSES)
+
+
 def test_what_moved_is_never_shown_as_none(server: Live, browser: Any) -> None:
     visit(browser, server, "")
     shown = browser.execute_async_script(
@@ -294,6 +305,16 @@ def test_what_moved_is_never_shown_as_none(server: Live, browser: Any) -> None:
         ".then(({rate}) => arguments[0]([0.0000035, 0.04, 0, 139.24].map(rate)))"
     )
     assert shown == ["0.0000035", "0.04", "–", "139.2"]
+
+
+def test_lists_of_numbers_are_shown_from_their_beginning(server: Live, browser: Any) -> None:
+    visit(browser, server, "")
+    shown = browser.execute_async_script(
+        "import('./static/show.js')"
+        ".then(({valueText}) => arguments[1](arguments[0].map(valueText)))",
+        [1 / 3, "fro", True, [0], [[1, 2.5], [3, 4], [5, 6], [7, 8]]],
+    )
+    assert shown == ["0.333333", "fro", "true", "0", "1, 2.5, 3, 4, 5, 6, …"]
 
 
 def test_marks_of_an_axis_fit_beside_it(server: Live, browser: Any) -> None:

@@ -6,7 +6,7 @@ import { confirm } from "./dialogs.js";
 import { phaseList } from "./phases.js";
 import { ProgressChart } from "./progress.js";
 import {
-  OVER, bar, bytes, card, donePercent, el, facts, fixed, isPressed, once, path, planFacts, processName, rate, replace, seconds, shape, since, status, table, time, title,
+  OVER, bar, bytes, card, donePercent, el, facts, fixed, isPressed, once, path, planFacts, processName, rate, replace, seconds, shape, since, status, table, time, title, valueText,
 } from "./show.js";
 
 const GANTT_TRIES = 30;
@@ -17,17 +17,24 @@ function referenceText(reference) {
   return reference.path ? path(reference.path) : `uploaded matrix ${reference.matrix.slice(0, 8)}`;
 }
 
+// The numbers that a job computed beside its arrays, such as a norm.
+function values(info) {
+  const { residual, passed, values: computed = { residual, passed } } = info.report ?? {};
+  const shown = Object.entries(computed).filter(([, value]) => ![null, undefined].includes(value));
+  return shown.length ? card("Values", facts(shown.map(([name, value]) => [name.replaceAll("_", " "), valueText(value)]))) : null;
+}
+
 function operands(info) {
   const { inputs } = info;
   const isReference = (value) => value && typeof value === "object" && (value.path || value.matrix || value.job) && value.format === undefined;
   const plain = Object.entries(inputs).filter(([name, value]) => !["options", "output"].includes(name)
-    && !isReference(value) && ![null, false, ""].includes(value) && typeof value !== "object");
+    && !isReference(value) && ![null, false, ""].includes(value) && (typeof value !== "object" || Array.isArray(value)));
   return card("Operands and options", facts([
     ["Process", processName(info.processID)],
     ["Shape", shape(info)],
     ...Object.entries(inputs).filter(([, value]) => isReference(value))
       .map(([name, value]) => [MATRICES.includes(name) ? name.toUpperCase() : name, referenceText(value)]),
-    ...plain.map(([name, value]) => [name.replaceAll("_", " "), `${value}`]),
+    ...plain.map(([name, value]) => [name.replaceAll("_", " "), valueText(value)]),
     ["Result", info.output ? info.output.path && path(info.output.path) || "kept by the server" : null],
     ["Devices", info.needs.devices.join(", ")],
     ["Memory held", bytes(info.needs.host_bytes)],
@@ -196,13 +203,14 @@ export async function job(signal, id, _more, { main, tell }) {
   const chart = new ProgressChart();
   const top = el("div", {});
   const cards = el("div", { class: "cards" });
+  const computed = el("div", {});
   const charts = Object.fromEntries(["Throughput", "Stage load", "Gantt chart of the last operations", "Tiles of C"].map((name) => {
     const host = el("div", {});
     return [name, { host, node: el("figure", { hidden: true }, el("figcaption", {}, name), host) }];
   }));
   const after = el("div", {});
   const log = el("pre", { tabindex: 0, "aria-label": "Log" });
-  main.replaceChildren(top, cards, el("div", { class: "charts" }, ...Object.values(charts).map((one) => one.node)), after,
+  main.replaceChildren(top, cards, computed, el("div", { class: "charts" }, ...Object.values(charts).map((one) => one.node)), after,
     el("details", { open: info.status === "failed" }, el("summary", {}, "Log"), log));
   let reason = null;
   let recent = { lanes: {} };
@@ -221,6 +229,7 @@ export async function job(signal, id, _more, { main, tell }) {
       el("p", { class: "summary" }, headline(info, reason)),
       actions(id, info, tell, redraw), failure(info));
     replace(cards, card("Phases", phaseList(info)), times(info), operands(info), verification(info));
+    replace(computed, values(info));
     show("Throughput", chart.hasSpeed, (host) => chart.throughput(host));
     show("Stage load", !chart.empty && chart.hasStages, (host) => chart.stages(host));
     const live = info.status === "running" && Object.keys(recent.lanes).length > 0;
@@ -253,7 +262,7 @@ export async function job(signal, id, _more, { main, tell }) {
     if (signal.aborted) return;
     try {
       const src = await blobUrl(`/v1/jobs/${id}/gantt.png`);
-      host.replaceChildren(el("h3", {}, "Gantt chart"), el("img", { class: "gantt", alt: "Gantt chart of the stages", src }));
+      host.replaceChildren(el("h3", {}, "Gantt chart"), el("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "Gantt chart" }, el("img", { class: "gantt", alt: "Gantt chart of the stages", src })));
     } catch {
       if (tries > 0) setTimeout(() => showGantt(host, tries - 1), 2000);
     }

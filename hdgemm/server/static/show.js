@@ -111,7 +111,7 @@ const PROCESSES = {
   gemm: "Multiply", cholesky: "Cholesky", lu: "LU", qr: "QR", solve: "Solve", lstsq: "Least squares",
   syrk: "Symmetric product", verify: "Verify", profile: "Profile", linpack: "LINPACK",
   svdvals: "Singular values", svd: "SVD", svds: "Largest singular values", eigsh: "Eigenvectors", pca: "PCA", cov: "Covariance",
-  corrcoef: "Correlation", pinv: "Pseudo-inverse", ridge: "Ridge regression",
+  corrcoef: "Correlation", norm: "Norm", pinv: "Pseudo-inverse", ridge: "Ridge regression",
 };
 
 export function processName(id) {
@@ -131,6 +131,15 @@ export function title(info) {
   if (info.output?.path) return fileName(info.output.path);
   const files = ["a", "b", "c"].map((name) => info.inputs?.[name]?.path).filter((path) => path).map(fileName);
   return `${processName(info.processID)} ${files.length ? files.join(", ") : (info.jobID ?? "").slice(0, 8)}`;
+}
+
+// Numbers of a list that the page shows; the report has all.
+const MOST_VALUES = 6;
+
+export function valueText(value) {
+  if (!Array.isArray(value)) return typeof value === "number" ? `${Number(value.toPrecision(6))}` : `${value}`;
+  const flat = value.flat();
+  return [...flat.slice(0, MOST_VALUES).map(valueText), ...(flat.length > MOST_VALUES ? ["…"] : [])].join(", ");
 }
 
 // columns: [label, function of a row, is a number]
