@@ -84,7 +84,8 @@ def submit(  # noqa: PLR0917 - typer calls it by name
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A parameter of the process, such as k=3; may be given several times.",
+            help="A parameter of the process, such as k=3 or alphas=[1,10]; may be given several "
+            "times.",
         ),
     ] = None,
     c: Annotated[

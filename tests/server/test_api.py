@@ -64,7 +64,9 @@ def test_processes_describe_their_inputs(client: InProcess) -> None:
     assert [name for name in inputs if inputs[name]["minOccurs"]] == ["a", "b"]
     assert "$ref" not in json.dumps(inputs)
     assert inputs["alpha"]["schema"]["maximum"] == 1.7e308
-    assert client.get("/v1/processes/eig").json()["type"].endswith("/1.0/no-such-process")
+    unknown = client.get("/v1/processes/eig").json()
+    assert unknown["type"].endswith("/1.0/no-such-process")
+    assert "known are: gemm, " in unknown["detail"]
 
 
 def test_execution_answers_with_the_job(client: InProcess, root: Path) -> None:

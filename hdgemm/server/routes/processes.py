@@ -87,12 +87,18 @@ async def list_processes(
     return {"processes": [_summary(service, name) for name in names[start:stop]], "links": links}
 
 
+def _no_process(process_id: str) -> ProblemError:
+    known = ", ".join(PROCESSES)
+    what = f"there is no process {process_id!r}; known are: {known}"
+    return ProblemError(404, "no-such-process", what)
+
+
 @router.get("/{process_id}", responses=responses(404))
 async def describe_process(process_id: str, service: TheService) -> dict[str, Any]:
     """Describe one process: a JSON schema for each input and output."""
     described = PROCESSES.get(process_id)
     if described is None:
-        raise ProblemError(404, "no-such-process", f"there is no process {process_id!r}")
+        raise _no_process(process_id)
     return {
         **_summary(service, process_id),
         "inputs": describe_inputs(described.inputs),
@@ -149,7 +155,7 @@ for _process, _described in PROCESSES.items():
 @router.post("/{process_id}/execution", include_in_schema=False)
 async def execute_unknown(process_id: str) -> None:
     """Refuse a process that is not there."""
-    raise ProblemError(404, "no-such-process", f"there is no process {process_id!r}")
+    raise _no_process(process_id)
 
 
 async def _admit(
