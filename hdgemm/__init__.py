@@ -111,7 +111,7 @@ def __getattr__(name: str) -> Any:
     if name in ("cluster", "decomposition", "linalg", "mpi"):
         return import_module(f"hdgemm.{name}")
     if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise import_module("hdgemm.linalg.absent_names").missing(__name__, name)
     module, attribute = _LAZY[name]
     found = globals()[name] = getattr(import_module(module), attribute)
     return found

@@ -9,7 +9,7 @@ import pytest
 import scipy.linalg
 
 import hdgemm
-from hdgemm.linalg._absent import ADVICE
+from hdgemm.linalg.absent_names import ADVICE
 
 HEAVY = ("numpy", "scipy", "psutil", "threadpoolctl", "h5py", "zarr", "pyopencl", "cupy",
          "rich.console", "pydantic")  # fmt: skip
@@ -61,6 +61,24 @@ def test_a_routine_that_is_missing_names_another_when_it_is_imported():
     with pytest.raises(ImportError, match="cannot import name 'nothing'"):
         from hdgemm.linalg import nothing  # noqa: F401
     assert not hasattr(hdgemm.linalg, "expm")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("svd", "linalg.svd"), ("PCA", "decomposition.PCA"), ("eigvals", "linalg.eigsh"),
+     ("sqrtm", "scipy.linalg.sqrtm on an array")],
+)  # fmt: skip
+def test_a_name_of_another_package_says_where_it_is(name, advice):
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}': use {advice}"):
+        getattr(hdgemm, name)
+    assert not hasattr(hdgemm, name)
+
+
+def test_a_module_is_imported_without_advice():
+    code = "import sys; from hdgemm import units; print('scipy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    from hdgemm import blas  # noqa: F401 - also a module of scipy.linalg
 
 
 def test_another_name_of_linalg_is_refused_without_advice():

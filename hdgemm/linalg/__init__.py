@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Never
 
 from hdgemm.fortran import SingularMatrixError
-from hdgemm.linalg._absent import missing as _missing
 from hdgemm.linalg._qr_multiply import qr_multiply
 from hdgemm.linalg._triangular_factors import lu
+from hdgemm.linalg.absent_names import missing as _missing
 from hdgemm.linalg.cholesky import cho_factor, cholesky
 from hdgemm.linalg.covariance import corrcoef, cov
 from hdgemm.linalg.determinant import det, slogdet

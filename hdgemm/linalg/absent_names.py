@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
 
 _LEADING: Final = "linalg.eigsh(a, k) for the leading eigenpairs of a symmetric matrix"
 _MEMORY: Final = "scipy.linalg.{name} on an array that fits in memory"
+#: Packages with functions that are looked for in `hdgemm` itself.
+_HOMES: Final = ("linalg", "decomposition")
 
 #: For each name the sentence's end after "use ".
 ADVICE: Final[Mapping[str, str]] = MappingProxyType(
@@ -19,16 +23,14 @@ ADVICE: Final[Mapping[str, str]] = MappingProxyType(
         "eigh": f"{_LEADING}, or {_MEMORY}",
         "eigvals": f"{_LEADING}, or {_MEMORY}",
         "eigvalsh": f"{_LEADING}, or {_MEMORY}",
-        "schur": _MEMORY,
-        "expm": _MEMORY,
         "ldl": f"linalg.solve(a, b, assume_a='sym') for a system, or {_MEMORY}",
         "matrix_rank": "linalg.svdvals(a), and count the values above your tolerance",
         "pinvh": "linalg.pinv(a)",
         "orth": "linalg.svd(a), whose leading columns of U span the range",
         "multi_dot": "hdgemm.matmul(a, b) for each product in turn",
         "matrix_power": "hdgemm.matmul(a, a) for each product in turn",
-        "cholesky_banded": _MEMORY,
-        "solve_banded": _MEMORY,
+        "matmul": "hdgemm.matmul(a, b)",
+        "matrix_norm": "linalg.norm(a)",
     }
 )
 
@@ -40,10 +42,27 @@ def missing(module: str, name: str) -> AttributeError | ImportError:
     advice. Before that it looks the name up in `importlib`, where an ImportError reaches the user.
     """
     what = f"module {module!r} has no attribute {name!r}"
-    if name not in ADVICE:
+    advice = _advice(module, name)
+    if advice is None:
         return AttributeError(what)
-    what = f"{what}: use {ADVICE[name].format(name=name)}"
+    what = f"{what}: use {advice.format(name=name)}"
     asking = sys._getframe(2).f_globals.get("__name__")  # noqa: SLF001 - the caller of __getattr__
     if asking == "importlib._bootstrap":
         return ImportError(what, name=module)
     return AttributeError(what, name=name)
+
+
+def _advice(module: str, name: str) -> str | None:
+    if name.startswith("_"):
+        return None
+    if module == "hdgemm":
+        if find_spec(f"hdgemm.{name}") is not None:  # `from hdgemm import name` asks, then imports
+            return None
+        for home in _HOMES:
+            if name in import_module(f"hdgemm.{home}").__all__:
+                return f"{home}.{{name}}"
+    if name in ADVICE:
+        return ADVICE[name]
+    import scipy.linalg
+
+    return _MEMORY if callable(getattr(scipy.linalg, name, None)) else None
