@@ -66,7 +66,7 @@ _CALLS = {
     "trmm": "hdgemm.trmm(1.0, a, a, out=out, options=options)",
     "trsm": "hdgemm.trsm(1.0, a, a, side=1, out=out, options=options)",
     "inv": "hdgemm.linalg.inv(a, out=out, options=options)",
-    "lu": "hdgemm.linalg.lu(a, out=(out, out + '.U.npy'), options=options)",
+    "lu": "hdgemm.linalg.lu(a, p_indices=True, out=(out, out + '.U.npy'), options=options)",
     "cond": "hdgemm.linalg.cond(a, options=options)",
     "sym": "hdgemm.linalg.solve(a, a, assume_a='sym', out=out, options=options)",
     "refine": "hdgemm.linalg.solve(a, a, refine='float32', out=out, options=options)",
