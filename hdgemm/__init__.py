@@ -1,6 +1,7 @@
 """Out-of-core matrix multiplication: C = alpha·op(A)·op(B) + beta·C for what does not fit."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import (
@@ -111,6 +112,9 @@ def __getattr__(name: str) -> Any:
     if name in ("cluster", "decomposition", "linalg", "mpi"):
         return import_module(f"hdgemm.{name}")
     if name not in _LAZY:
+        # `from hdgemm import module` asks for the module here before it imports it.
+        if name.startswith("_") or find_spec(f"{__name__}.{name}") is not None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         raise import_module("hdgemm.linalg.absent_names").missing(__name__, name)
     module, attribute = _LAZY[name]
     found = globals()[name] = getattr(import_module(module), attribute)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -56,8 +55,6 @@ def _advice(module: str, name: str) -> str | None:
     if name.startswith("_"):
         return None
     if module == "hdgemm":
-        if find_spec(f"hdgemm.{name}") is not None:  # `from hdgemm import name` asks, then imports
-            return None
         for home in _HOMES:
             if name in import_module(f"hdgemm.{home}").__all__:
                 return f"{home}.{{name}}"
