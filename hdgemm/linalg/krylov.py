@@ -524,7 +524,7 @@ class _LeadingTriplets:
         rows = replace(self.iteration.rows, check_finite=False)
         with passes.before(target) as product:
             passes.reduce(rows, [StoredProduct((v,), product)], final.multiplying)
-            stored = TallRows(product, rows.dtype, check_finite=False)
+            stored = TallRows(product, rows.dtype, check_finite=False, intermediate=True)
             how = self.iteration.how
             plans = final.reading, final.dense, final.forming
             tall = TallSvd(stored, plans, "gesdd", folder_of(self.source), how)

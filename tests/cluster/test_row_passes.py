@@ -170,6 +170,17 @@ def test_passes_that_store_rows_run_in_this_process(client, case):
     assert np.allclose(u * s @ vh, a)
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_singular_vectors_on_a_cluster(client, case, stored):
+    """The workers cannot read A·V, which is in memory or in an unnamed file of this process."""
+    folder, a, _ = case
+    out = (f"{folder}/U.npy", None, None) if stored else None
+    with row_passes(client, options=TILES):
+        u, s, vh = map(np.asarray, linalg.svds(folder / "A.npy", 2, tol=1e-9, out=out))
+    assert np.allclose(np.sort(s), np.sort(np.linalg.svd(a, compute_uv=False)[:2]), rtol=1e-12)
+    assert np.allclose(u * s, a @ vh.conj().T, atol=1e-9)
+
+
 def test_sums_of_integers_are_exact(client, case):
     folder, *_ = case
     stored = np.load(folder / "I.npy")

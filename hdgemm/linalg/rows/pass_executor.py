@@ -45,10 +45,10 @@ def passes_move() -> bool:
     return _EXECUTOR.get() is not None
 
 
-def executor_for(reducers: Sequence[Reducer]) -> PassExecutor | None:
+def executor_for(rows: TallRows, reducers: Sequence[Reducer]) -> PassExecutor | None:
     """Return the executor of a pass; None for this process.
 
-    A pass that stores rows, or gathers them in this process, stays here.
+    A pass that stores rows, gathers them in this process, or reads an unfinished result stays here.
     """
     movable = all(reducer.separate and reducer.target is None for reducer in reducers)
-    return _EXECUTOR.get() if movable else None
+    return _EXECUTOR.get() if movable and not rows.intermediate else None

@@ -140,7 +140,7 @@ class RowPass:
 
     def _reduce_all(self) -> None:
         """Reduce the blocks of each core, and combine the results in the order of the cores."""
-        executor = executor_for(self._reducers)
+        executor = executor_for(self._rows, self._reducers)
         if executor is not None:
             with self._recorder.measuring_memory():
                 self._plan = executor.reduce(self._rows, self._reducers, self._plan, self._recorder)

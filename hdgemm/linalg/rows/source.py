@@ -53,6 +53,8 @@ class TallRows:
         Raise `InputError` at the first NaN or Inf.
     transposed
         A is the transpose of the operand: errors tell positions in the operand.
+    intermediate
+        A is an unfinished result of this process, which no other process can open.
     """
 
     a: StoredMatrix
@@ -64,6 +66,7 @@ class TallRows:
     weights: NDArray[Any] | None = None
     check_finite: bool = True
     transposed: bool = False
+    intermediate: bool = False
 
     @property
     def shape(self) -> RowShape:

@@ -103,6 +103,6 @@ class TallSvd:
             found = self._decomposed(passes, reflectors)
             first = [forming.blocks(core)[0][0] for core in range(forming.cores)]
             q = FormQ(reflectors.tops(found.u), first, target)
-            stored = TallRows(place, rows.dtype, check_finite=False)
+            stored = TallRows(place, rows.dtype, check_finite=False, intermediate=True)
             passes.reduce(stored, [q], forming, reverse=True)
         return found
