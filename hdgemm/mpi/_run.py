@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
 import numpy as np
 
@@ -97,6 +97,18 @@ class MpiCall:
     nb: int | None = None
     options: Options | None = None
     report: Callable[[Report], None] | None = None
+
+    @classmethod
+    def begin(
+        cls, function: str, a: Any, out: Any, keywords: MpiKeywords, refine: str | None = None
+    ) -> Self:
+        """Describe a call; the arguments on which its first messages depend must be the same."""
+        call = cls(**keywords)
+        where = "distributed" if isinstance(a, BlockCyclicArray) else "whole"
+        target = None if out is None else "given"
+        with together(call.world):
+            call.world.compare({"function": function, "a": where, "out": target, "refine": refine})
+        return call
 
     @property
     def world(self) -> Communicator:

@@ -93,7 +93,7 @@ def cholesky(
     --------
     >>> hdgemm.mpi.cholesky("A.npy", lower=True, out="L.npy")
     """
-    call, lower = MpiCall(**keywords), bool(lower)
+    call, lower = MpiCall.begin("cholesky", a, out, keywords), bool(lower)
     dealt = out is None and isinstance(a, BlockCyclicArray)
     place = None if dealt else target_of(call.world, out, factor=True)
     slabs = BySlabs.NEVER if place is None else by_slabs(call.world, place)
@@ -177,7 +177,7 @@ def cho_solve(
     --------
     >>> x = hdgemm.mpi.cho_solve("L.npy", "B.npy", out="X.npy")
     """
-    call = MpiCall(**keywords)
+    call = MpiCall.begin("cho_solve", None, out, keywords)
     place = None if out is None else target_of(call.world, out)
     with together(call.world):
         given = open_factors(c_and_lower) if is_location(c_and_lower) else c_and_lower

@@ -118,7 +118,7 @@ def lu_factor(
     --------
     >>> lu, piv = hdgemm.mpi.lu_factor("A.npy", out="LU.npy")
     """
-    call = MpiCall(**keywords)
+    call = MpiCall.begin("lu_factor", a, out, keywords)
     with together(call.world):
         check_pivoting(pivoting)
     dealt = out is None and isinstance(a, BlockCyclicArray)
@@ -207,7 +207,7 @@ def lu_solve(
     --------
     >>> x = hdgemm.mpi.lu_solve("LU.npy", "B.npy", out="X.npy")
     """
-    call = MpiCall(**keywords)
+    call = MpiCall.begin("lu_solve", None, out, keywords)
     place = None if out is None else target_of(call.world, out)
     with together(call.world):
         given = open_factors(lu_and_piv) if is_location(lu_and_piv) else lu_and_piv
@@ -271,7 +271,7 @@ def slogdet(
     --------
     >>> sign, logabsdet = hdgemm.mpi.slogdet("A.npy")
     """
-    call = MpiCall(**keywords)
+    call = MpiCall.begin("slogdet", a, None, keywords)
     with started(Request("slogdet", a, None, {}, check_finite), call) as opened:
         if opened is None:
             return None

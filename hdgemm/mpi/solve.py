@@ -123,7 +123,7 @@ def solve(
     --------
     >>> x = hdgemm.mpi.solve("A.npy", "B.npy", out="X.npy")
     """
-    call = MpiCall(**keywords)
+    call = MpiCall.begin("solve", a, out, keywords, refine)
     with together(call.world):
         if b is None:
             raise InputError("b must be a matrix, got None")

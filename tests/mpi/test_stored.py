@@ -90,9 +90,9 @@ class Path(os.PathLike):
     def __str__(self):
         return "A.npy"
 
-def attempt(a, out="X.npy", nb=4):
+def attempt(a, out="X.npy", nb=4, **more):
     try:
-        mpi.solve(a, np.ones(9), out=out, nb=nb)
+        mpi.solve(a, np.ones(9), out=out, nb=nb, **more)
     except Exception as error:
         found = everyone.collect(f"{type(error).__name__}: {error}")
         if here:
@@ -105,6 +105,11 @@ attempt(hdgemm.generated(a.shape, a.dtype, lambda rows, cols: (a + here)[rows, c
 attempt(a, nb=4 + here)
 attempt(a, "Y.npy" if here else "X.npy")
 attempt(a, "no/X.npy")
+attempt(a, None if here else "X.npy")
+attempt(a, refine="float32" if here else None)
+if not here:
+    mpi.solve = lambda a, b, **more: mpi.lu_factor(a, **more)
+attempt(a)
 """
 
 
@@ -119,6 +124,9 @@ def test_all_ranks_raise_the_error_of_one_that_sees_or_wants_another_thing(tmp_p
         "nb is 4 on rank 0 and 5 on rank 1 on ",
         "out is '.*/X.npy' on rank 0 and '.*/Y.npy' on rank 1|out on rank 1 on",
         "rank 0 on .*: cannot .*no/",
+        "out is 'given' on rank 0 and None on rank 1 on ",
+        "refine is None on rank 0 and 'float32' on rank 1 on ",
+        "function is 'lu_factor' on rank 0 and 'solve' on rank 1 on ",
     ]
     lines = done.stdout.splitlines()
     assert len(lines) == 2 * len(messages), done.stderr
