@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hdgemm.errors import MatrixIOError
 from hdgemm.matrices.filematrix import FileMatrix
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.base import Matrix, Operand
     from hdgemm.matrices.files import BlockFile
+
+#: `CLOCK_REALTIME_COARSE` of Linux, which Python's `time` does not name.
+_COARSE_CLOCK: Final = 5
+#: A file whose time is further ahead has it from another clock.
+_LONGEST_TICK_NS: Final = 10_000_000
 
 
 class FileState(NamedTuple):
@@ -90,6 +97,9 @@ def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
     """
     written = _state(c)
     before = {letter: _state(operand.matrix) for letter, operand in inputs.items()}
+    for state in before.values():
+        if state is not None:
+            _await_tick(state.ctime_ns)
     with keeps_name(c):
         yield
     for letter, state in before.items():
@@ -105,6 +115,17 @@ def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
                 offset=0,
                 length=0,
             )
+
+
+def _await_tick(changed_ns: int) -> None:
+    """Return when a further change of a file would get a later time than its last one.
+
+    Linux takes times of files from a clock that advances by 1 to 10 ms: a file, or another one of
+    its folder, that is written again within one tick leaves the latest time as it is.
+    """
+    if sys.platform == "linux":
+        while 0 <= changed_ns - time.clock_gettime_ns(_COARSE_CLOCK) < _LONGEST_TICK_NS:
+            time.sleep(0.0005)
 
 
 @contextmanager

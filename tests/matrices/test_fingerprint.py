@@ -1,6 +1,7 @@
 """Inputs that change during a run."""
 
 import os
+import sys
 from functools import partial
 
 import h5py
@@ -10,7 +11,7 @@ import zarr
 
 import hdgemm
 from hdgemm.errors import MatrixIOError
-from hdgemm.matrices.fingerprint import file_state
+from hdgemm.matrices.fingerprint import file_state, unchanged
 from tests.counting import nth_call
 
 TILED = hdgemm.Options(host_memory="64MB", devices="host", tile=(16, 16, 16))
@@ -192,3 +193,13 @@ def test_an_overwritten_matrix_keeps_its_name(inputs, routine, location, file):
     ):
         calls[routine](out=c, options=TILED, observer=observer)
     assert caught.value.path == str(inputs / file)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="its file systems have a clock of whole ticks")
+def test_a_change_in_the_tick_of_the_last_one_is_noticed(inputs):
+    c, last = hdgemm.open(numbers()).operand.matrix, inputs / "b.zarr/c/4/4"
+    with hdgemm.open(f"{inputs}/b.zarr") as a:
+        for _ in range(20):
+            last.write_bytes(last.read_bytes())
+            with pytest.raises(MatrixIOError, match="was modified"), unchanged({"A": a.operand}, c):
+                rewrite_chunk(inputs / "b.zarr")
