@@ -109,6 +109,8 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = 
     "split": ("Several devices", rows_of.split),
     "tall": ("Tall files", rows_of.tall),
     "tall_600000": ("Tall files of 2.4 GB", rows_of.tall),
+    "tall_2000000": ("Tall files of 8 GB", rows_of.tall),
+    "tall_1000000": ("Tall files of 16 GB", rows_of.tall),
     "topk": ("Largest entries of products", rows_of.topk),
     "durable_overhead": ("Cost of a journal", rows_of.durable_overhead),
     "tile_checks_overhead": (
