@@ -103,7 +103,7 @@ def low_precision(result: dict[str, Any]) -> list[str]:
         size = f"{case['m']}² by {case['n']} columns, {memory} ({case['limits']} limits)"
         speeds = "; ".join(
             f"{dtype} {found['median']:.2f} of {case['wide'][dtype]} "
-            f"({found['min']:.2f}–{found['max']:.2f}, {found['count']} pairs)"
+            f"({found['min']:.2f}–{found['max']:.2f})"
             for dtype, found in case["speed"].items()
         )
         rows.append(f"| speed, {size} | {speeds} |")
@@ -121,7 +121,7 @@ def tall(result: dict[str, Any]) -> list[str]:
         of_bound = f"; {bound['median']:.2f} of the bound" if bound else ""
         rows.append(
             f"| {name} | {seconds['median']:.2f} s ({seconds['min']:.2f}–{seconds['max']:.2f})"
-            f"{of_bound}; {found['peak_bytes'] / 1e6:.0f} MB added; "
+            f"{of_bound}; {found['peak_bytes'] / 1e6:.0f} MB; "
             f"error {found['error']:.1e}·s[0] |"
         )
     return rows
@@ -480,10 +480,9 @@ def service_transfer(result: dict[str, Any]) -> list[str]:
 
 def neighbour(result: dict[str, Any]) -> list[str]:
     """Return the rows of products on a quiet machine and beside another process."""
-    loads = {"quiet": "no other process", "half a core burnt": "another process uses half a core"}
+    loads = {"quiet": "alone", "half a core burnt": "beside half a busy core"}
     return [
-        f"| {text}, {name}, n = {n} | {size[load][name]['ratio']['median']:.3f} of in-RAM"
-        " `numpy.matmul` |"
+        f"| {n}², {text}, {name} | {size[load][name]['ratio']['median']:.3f} of `numpy.matmul` |"
         for n, size in result["sizes"].items()
         for load, text in loads.items()
         for name in size[load]
