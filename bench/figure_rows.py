@@ -106,7 +106,7 @@ def low_precision(result: dict[str, Any]) -> list[str]:
             f"({found['min']:.2f}–{found['max']:.2f})"
             for dtype, found in case["speed"].items()
         )
-        rows.append(f"| speed, {size} | {speeds} |")
+        rows.append(f"| {size} | {speeds} |")
     return rows
 
 
