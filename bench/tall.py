@@ -45,7 +45,7 @@ CHUNK: Final = 20_000
 #: Memory of the cgroup; seconds after which a contender is not run again, and is killed.
 LIMIT: Final = 1_500_000_000
 LONG: Final = 15.0
-LONGEST: Final = 400.0
+LONGEST: Final = 150.0
 #: Order of the square matrices that are multiplied to measure BLAS's rate.
 PRODUCT: Final = 2500
 #: Bytes of a block that the plain programs read and write.
