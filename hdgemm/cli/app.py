@@ -79,6 +79,7 @@ app = typer.Typer(
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # paragraphs are wrapped, not interpreted
+    epilog=epilog(""),
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: By the words of a command; "" is `hdgemm` itself.
 _EXAMPLES: Final[dict[str, tuple[str, str]]] = {
+    "": (
+        "hdgemm multiply A.npy B.npy --out C.npy --host-memory 1.5GB",
+        "hdgemm solve A.npy B.npy --out X.npy",
+    ),
     "multiply": (
         "hdgemm multiply A.npy B.npy --out C.npy --host-memory 1.5GB",
         "hdgemm multiply A.npy F.h5::/g/B --out C.npy --beta 1 --c C.npy",

@@ -19,7 +19,8 @@ def commands(group, words=()):
             yield from commands(command, (*words, name))
 
 
-COMMANDS = dict(commands(typer.main.get_command(app)))
+ROOT = typer.main.get_command(app)
+COMMANDS = {"": ROOT, **dict(commands(ROOT))}
 
 
 @pytest.mark.parametrize("words", COMMANDS)
