@@ -249,7 +249,7 @@ def gesvd(a: NDArray[Any], driver: str, *, vectors: bool = True) -> tuple[NDArra
     return (u, s, vh) if vectors else (s,)
 
 
-def gels(
+def least_squares(
     a: NDArray[Any], b: NDArray[Any], cond: float, driver: str
 ) -> tuple[int, NDArray[Any] | None]:
     """Overwrite B by the X of least norm that minimises ||A·X - B||, and a square A.

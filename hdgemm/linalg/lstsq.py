@@ -15,7 +15,7 @@ from hdgemm.call.operands import absolute, open_matrix
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
-from hdgemm.fortran import gels
+from hdgemm.fortran import least_squares
 from hdgemm.linalg._minimum_norm import MinimumNorm
 from hdgemm.linalg.planning.rows import least_squares_work, rows_for
 from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows, resumed
@@ -273,5 +273,5 @@ def _solve_triangle(
     """Return x, the rank and the singular values of R·x = Q^H·b."""
     x = np.asfortranarray(c)
     tolerance = float(np.finfo(r.dtype).eps) if cond is None else cond
-    rank, s = gels(np.array(r, order="F"), x, tolerance, driver)
+    rank, s = least_squares(np.array(r, order="F"), x, tolerance, driver)
     return x, rank, s

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: `CLOCK_REALTIME_COARSE` of Linux, which Python's `time` does not name.
 _COARSE_CLOCK: Final = 5
-#: A file whose time is further ahead has it from another clock.
+#: A time of a file that is further ahead comes from another clock.
 _LONGEST_TICK_NS: Final = 10_000_000
 
 

@@ -75,7 +75,7 @@ class WriteBehind:
         self._pool.shutdown(wait=True)
 
     def begin(self, write: Callable[[], object]) -> None:
-        """Write a block after the one before it, whose error is raised here."""
+        """Begin to write a block when the last one is written; raise the last one's error."""
         self.wait()
         self._last = self._pool.submit(write)
 

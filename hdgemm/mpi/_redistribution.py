@@ -200,8 +200,7 @@ def gather(
             strip = now[team.ranks.rank]
             array = memory[turn % 2][: strip.rows * strip.cols].reshape(strip.rows, strip.cols)
             _collect(place, team, now, array, messages)
-            writes.wait()
-            if array.size:
+            if array.size:  # empty in the last turn only, where no strip is left
                 writes.begin(partial(write, strip, array))
 
 

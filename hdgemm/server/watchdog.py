@@ -44,7 +44,7 @@ def name_process(name: str) -> None:
 
 @contextmanager
 def adopting_orphans() -> Iterator[None]:
-    """Become the parent of each descendant whose parent ends meanwhile."""
+    """Become the parent of descendants that lose theirs within the block."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         yield

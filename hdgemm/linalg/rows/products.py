@@ -112,7 +112,7 @@ class StoredProduct(Reducer):
         return found
 
     def _room(self, block: RowBlock) -> NDArray[Any]:
-        """Return memory for the results of a block: those of the last block are being stored.
+        """Return memory for the results of a block, while the last block's are being stored.
 
         It has the phase of the file, so that direct I/O needs no copy. It is used again, since
         fresh memory for each block took a twelfth of the time of a product with 500 columns.

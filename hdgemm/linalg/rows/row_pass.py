@@ -227,7 +227,7 @@ class RowPass:
                 continue
             target = reducer.target[first : first + len(a), :]
             writes.begin(partial(self._store, core, number, stored, target))
-            if self._overwrites:  # the rows lie in the block, whose memory is read into next
+            if self._overwrites:  # the next block is read into the memory of these rows
                 writes.wait()
 
     def _store(self, core: int, number: int, rows: NDArray[Any], target: StoredMatrix) -> None:
