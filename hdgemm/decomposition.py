@@ -17,7 +17,7 @@ from hdgemm.call.plans import facts_of
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
 from hdgemm.linalg.components import Request, deviations, prepare, prepare_fit
-from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import StoredProduct, product_work
@@ -404,7 +404,7 @@ class PCA:
             result = Result.of(out, x, source, (len(source), w.shape[1]), dtype)
             work = product_work(rows.shape, (w.shape[1],), result.output.matrix.dtype)
             plan = rows_for(rows.shape, [work], folder_of(source), run)
-            passes = Passes(run.callbacks, plan.flops)
+            passes = Passes(run, plan.flops)
             with ExitStack() as stack:
                 target = result.opened(stack)
                 stack.enter_context(input_unchanged(source, target.stored))

@@ -97,8 +97,21 @@ class Recorder:
         self.check_cancel()
         start = time.perf_counter()
         yield
-        end = time.perf_counter()
-        began = self._began
+        self.done_since(start, stage, slab, nbytes=nbytes, flops=flops, block=block, device=device)
+
+    def done_since(
+        self,
+        start: float,
+        stage: Stage,
+        slab: int,
+        *,
+        nbytes: int = 0,
+        flops: int = 0,
+        block: int = 0,
+        device: str = "host",
+    ) -> None:
+        """Record an operation that began at `start` and is done."""
+        end, began = time.perf_counter(), self._began
         self.record(
             Event(device, stage, -1, slab, block, start - began, end - began, nbytes, flops),
             self.phase or _phase(stage, block),

@@ -97,6 +97,8 @@ def plan_parts(what: str, plan: Callable[[OpenRun], _T], run: OpenRun) -> _T:
     try:
         return plan(run)
     except DoesNotFitError as error:
+        if "device" in error.numbers:  # the memory of a device
+            raise
         given, requested = error.available, error.requested
         for _ in range(_MOST_PLANS):
             try:

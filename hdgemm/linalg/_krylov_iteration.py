@@ -12,7 +12,7 @@ from scipy.linalg import LinAlgWarning
 from hdgemm.call.run import folder_of
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg.planning.dense import plan_dense
-from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.rows.checkpoint import RunLimits
 from hdgemm.linalg.rows.krylov import KrylovBasis
 from hdgemm.linalg.rows.products import NormalProduct

@@ -88,7 +88,7 @@ class MinimumNorm:
         ):
             if durable is not None:
                 durable.begin(reading, RunLimits.of(self.how))
-            passes = Passes(self.how.callbacks, sum(plan.flops for plan in plans), durable)
+            passes = Passes(self.how, sum(plan.flops for plan in plans), durable)
             b = self._right_hand_sides()
             triangle = RFactor(dense.n, rows.dtype)
             passes.reduce(rows, [triangle], reading)

@@ -22,7 +22,8 @@ from hdgemm.durable.place import ResultPlace
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.linalg._checkpoint import Command
 from hdgemm.linalg.planning.devices import devices_of, slab_devices
-from hdgemm.linalg.planning.rows import r_factor_work, rows_for
+from hdgemm.linalg.planning.passes import rows_for
+from hdgemm.linalg.planning.rows import r_factor_work
 from hdgemm.linalg.planning.search import Storage, plan_slabs
 from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.linalg.rows.source import TallRows
@@ -35,7 +36,6 @@ from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices.draft import require_space
 from hdgemm.matrices.location import Location
 from hdgemm.product.aliasing import overlaps
-from hdgemm.run.members import device_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,11 +174,11 @@ class QrFactorisation:
         return replace(plan, beside=beside * plan.itemsize, held=False)
 
     def plan_tall(self) -> RowPlan | None:
-        """Return the plan of R by TSQR; None with devices, which TSQR has no products for, where
-        the matrix is not tall, and where R does not fit the memory.
+        """Return the plan of R by TSQR; None where the matrix is not tall, and where R does not fit
+        the memory.
         """
         m, n = self.source.shape
-        if m < TALL * n or not n or device_names(self.how.options):
+        if m < TALL * n or not n:
             return None
         try:
             shape = TallRows(self.source, self.dtype).shape

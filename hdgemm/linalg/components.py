@@ -17,7 +17,8 @@ from hdgemm.errors import InputError
 from hdgemm.linalg._krylov_iteration import KrylovIteration, ValuePlans, largest
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
-from hdgemm.linalg.planning.rows import centred_work, rows_for
+from hdgemm.linalg.planning.passes import rows_for
+from hdgemm.linalg.planning.rows import centred_work
 from hdgemm.linalg.results import Result, open_results, outputs_of
 from hdgemm.linalg.rows.centred_r_factor import CentredRFactor
 from hdgemm.linalg.rows.checkpoint import (
@@ -344,7 +345,7 @@ class PlannedComponents:
         """Return the passes over the rows of all parts, which a durable run records."""
         if durable is not None:
             durable.begin(self.fit.reading, self.fit.limits)
-        return Passes(run.callbacks, sum(part.flops for part in parts), durable)
+        return Passes(run, sum(part.flops for part in parts), durable)
 
     def find(self, passes: Passes) -> tuple[Components, dict[str, Any]]:
         """Return the components, and facts for the report."""

@@ -16,7 +16,7 @@ from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
-from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.checkpoint import checksum_of, durable_rows, recorded_rows
 from hdgemm.linalg.rows.passes import Passes
@@ -409,7 +409,7 @@ def _prepare(
                 )
                 if durable is not None:
                     durable.begin(plan)
-                passes = Passes(call.callbacks, plan.flops, durable)
+                passes = Passes(run, plan.flops, durable)
                 target = result.opened(stack)
                 stack.enter_context(input_unchanged(source, target.stored))
                 moments = _moments(rows, passes, plan)

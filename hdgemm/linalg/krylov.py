@@ -18,7 +18,8 @@ from hdgemm.errors import InputError
 from hdgemm.linalg._krylov_iteration import CHOICES, KrylovIteration, ValuePlans, largest
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
-from hdgemm.linalg.planning.rows import RowShape, rows_for, triangle_work, vectors_bytes
+from hdgemm.linalg.planning.passes import rows_for
+from hdgemm.linalg.planning.rows import RowShape, triangle_work, vectors_bytes
 from hdgemm.linalg.results import Result, open_results, outputs_of
 from hdgemm.linalg.rows.checkpoint import durable_rows, place_of, resumed
 from hdgemm.linalg.rows.passes import Passes
@@ -484,7 +485,7 @@ class _LeadingTriplets:
             if durable is not None:
                 durable.begin(iteration.application, iteration.limits)
             flops = sum(plan.flops for plan in (*iteration.parts, *self.final))
-            return self._stored(Passes(iteration.how.callbacks, flops, durable), durable)
+            return self._stored(Passes(iteration.how, flops, durable), durable)
 
     def _stored(self, passes: Passes, durable: RowCheckpoint | None) -> Any:
         pairs, facts = self.iteration.run(passes, NormalProduct, largest)
@@ -578,7 +579,7 @@ def prepare_eigsh(
             with durable_rows(call, place_of(outs), {"A": source}, decisive) as durable:
                 if durable is not None:
                     durable.begin(application, iteration.limits)
-                return store(Passes(run.callbacks, application.flops * extents.passes, durable))
+                return store(Passes(run, application.flops * extents.passes, durable))
 
         def store(passes: Passes) -> Any:
             pairs, found = iteration.run(passes, lambda q: GatheredProduct(q, n), CHOICES[which])

@@ -17,7 +17,8 @@ from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
 from hdgemm.fortran import least_squares
 from hdgemm.linalg._minimum_norm import MinimumNorm
-from hdgemm.linalg.planning.rows import least_squares_work, rows_for
+from hdgemm.linalg.planning.passes import row_devices, rows_for
+from hdgemm.linalg.planning.rows import least_squares_work
 from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows, resumed
 from hdgemm.linalg.rows.r_factor import r_and_qb
 from hdgemm.linalg.rows.row_pass import RowPass
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.call.keywords import Out, Source, Stored, Where
+    from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.rows import RowPlan
 
 _DRIVERS = ("gelsd", "gelsy", "gelss")
@@ -225,7 +227,7 @@ def prepare(
             if plan is None:
                 works = [least_squares_work(rows.shape)]
                 plan = rows_for(rows.shape, works, folder_of(source), run)
-            found = _LeastSquares(rows, rhs, out, output, plan, call, cond, driver)
+            found = _LeastSquares(rows, rhs, out, output, plan, run, call, cond, driver)
             yield Prepared(plan, found.run)
 
 
@@ -238,6 +240,7 @@ class _LeastSquares:
     out: Any
     output: Output
     plan: RowPlan
+    how: OpenRun
     call: Call
     cond: float | None
     driver: str
@@ -257,7 +260,14 @@ class _LeastSquares:
         ):
             if durable is not None:
                 durable.begin(self.plan)
-            RowPass(self.rows, [found], self.plan, self.call.callbacks, checkpoint=durable).run()
+            RowPass(
+                self.rows,
+                [found],
+                self.plan,
+                self.how.callbacks,
+                checkpoint=durable,
+                devices=row_devices(self.plan.devices, self.how),
+            ).run()
             x, rank, s = _solve_triangle(found.r, found.c, self.cond, self.driver)
             target.stored[:, :] = x
         full = (m > n or n == 0) and rank == n and self.driver != "gelsy"

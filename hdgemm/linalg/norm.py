@@ -13,7 +13,7 @@ from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
-from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.source import TallRows
 from hdgemm.linalg.rows.sums import Norm
@@ -143,7 +143,7 @@ def prepare(
         facts = facts_of("norm", source.shape, rows.dtype.name, run.options)
 
         def compute() -> float:
-            passes = Passes(call.callbacks, plan.flops)
+            passes = Passes(run, plan.flops)
             if source.size:
                 passes.reduce(rows, [reducer], plan)
             passes.finish(facts)

@@ -17,7 +17,8 @@ from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run, plan_parts
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.dense import plan_dense
-from hdgemm.linalg.planning.rows import r_factor_work, rows_for, vectors_bytes
+from hdgemm.linalg.planning.passes import rows_for
+from hdgemm.linalg.planning.rows import r_factor_work, vectors_bytes
 from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.checkpoint import RunLimits, durable_rows, resumed
 from hdgemm.linalg.rows.passes import Passes
@@ -259,7 +260,7 @@ class _PseudoInverse:
             durable = stack.enter_context(durable_rows(self.call, place, inputs, decisive))
             if durable is not None:
                 durable.begin(reading, RunLimits.of(self.how))
-            passes = Passes(self.how.callbacks, sum(plan.flops for plan in self.plans), durable)
+            passes = Passes(self.how, sum(plan.flops for plan in self.plans), durable)
             target = self.result.opened(stack, durable)
             stack.enter_context(input_unchanged(self.source, target.stored))
             triangle = RFactor(dense.n, self.rows.dtype)

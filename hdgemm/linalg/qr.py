@@ -20,6 +20,7 @@ from hdgemm.linalg._qr_factorisation import TALL, QrFactorisation
 from hdgemm.linalg.devices.qr import on_disk, qr_on_devices
 from hdgemm.linalg.devices.run import strategy_of
 from hdgemm.linalg.planning.factors import plan_in_array
+from hdgemm.linalg.planning.passes import row_devices
 from hdgemm.linalg.rows.checkpoint import durable_rows
 from hdgemm.linalg.rows.pass_executor import passes_move
 from hdgemm.linalg.rows.r_factor import RFactor
@@ -432,7 +433,14 @@ def _tall(
                 durable.begin(plan)
             found = RFactor(plan.n, qr.dtype)
             source = TallRows(qr.source, qr.dtype, check_finite=qr.check_finite)
-            RowPass(source, [found], plan, qr.how.callbacks, checkpoint=durable).run()
+            RowPass(
+                source,
+                [found],
+                plan,
+                qr.how.callbacks,
+                checkpoint=durable,
+                devices=row_devices(plan.devices, qr.how),
+            ).run()
             r.stored[: plan.n, :] = found.r
             if not r.new:
                 r.stored[plan.n :, :] = np.zeros((), qr.dtype)

@@ -16,7 +16,8 @@ from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run, plan_parts
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.dense import plan_dense
-from hdgemm.linalg.planning.rows import least_squares_work, rows_for
+from hdgemm.linalg.planning.passes import rows_for
+from hdgemm.linalg.planning.rows import least_squares_work
 from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.checkpoint import checksum_of, durable_rows, recorded_rows
 from hdgemm.linalg.rows.passes import Passes
@@ -196,7 +197,7 @@ def prepare(
             if out is not None:
                 result = Result.of(out, a, source, (n, p * len(penalties)), dtype, order="F")
             shape = () if np.ndim(alphas) == 0 else (len(penalties),)
-            found = _Ridge(rows, rhs, result, (reading, dense), penalties, shape, call)
+            found = _Ridge(rows, rhs, result, (reading, dense), penalties, shape, call, run)
             plan = JointPlan(facts, (reading, dense))
             yield Prepared(plan, lambda: found.run(facts))
 
@@ -234,6 +235,7 @@ class _Ridge:
     alphas: NDArray[np.float64]
     shape: tuple[int, ...]
     call: Call
+    how: OpenRun
 
     def run(self, facts: dict[str, Any]) -> RidgeFit:
         """Reduce the rows, solve for all alphas, and store the coefficients."""
@@ -246,7 +248,7 @@ class _Ridge:
             shift = estimated_mean(self.rows.a, self.rows.dtype) if self.rows.ones else None
             rows = replace(self.rows, shift=shift)
             found = r_and_qb(rows.shape.n, rows.shape.p, rows.dtype)
-            passes = Passes(self.call.callbacks, flops, durable)
+            passes = Passes(self.how, flops, durable)
             passes.reduce(rows, [found], self.plans[0])
             fit = passes.dense(self.plans[1], lambda: self._fit(found, shift))
             self._store(fit.x)

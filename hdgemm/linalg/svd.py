@@ -18,7 +18,8 @@ from hdgemm.call.run import folder_of, open_run, plan_parts
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.linalg.pinv import two_passes
 from hdgemm.linalg.planning.dense import plan_dense
-from hdgemm.linalg.planning.rows import r_factor_work, rows_for
+from hdgemm.linalg.planning.passes import rows_for
+from hdgemm.linalg.planning.rows import r_factor_work
 from hdgemm.linalg.results import Result, open_results, outputs_of
 from hdgemm.linalg.rows.checkpoint import RunLimits, durable_rows, place_of, resumed
 from hdgemm.linalg.rows.passes import Passes
@@ -299,7 +300,7 @@ def prepare_values(
                 durable = stack.enter_context(durable_rows(call, out, {"A": source}, decisive))
                 if durable is not None:
                     durable.begin(reading, RunLimits.of(run))
-                passes = Passes(call.callbacks, reading.flops + dense.flops, durable)
+                passes = Passes(run, reading.flops + dense.flops, durable)
                 (target,) = open_results(stack, (values,), source)
                 find = _gram_values if method == "gram" else _triangle_values
                 s = find(rows, reading, dense, passes)
@@ -417,7 +418,7 @@ class _Decomposition:
             durable = stack.enter_context(durable_rows(self.call, place, inputs, decisive))
             if durable is not None:
                 durable.begin(self.plans[0], RunLimits.of(self.how))
-            passes = Passes(self.how.callbacks, sum(plan.flops for plan in self.plans), durable)
+            passes = Passes(self.how, sum(plan.flops for plan in self.plans), durable)
             large = 2 if self.wide else 0
             targets = open_results(stack, self.results, self.source, rows=durable, large=large)
             u, s, vh = (target.stored for target in targets)

@@ -74,6 +74,7 @@ class SlabDevices:
                 requested=needed,
                 available=limit,
                 missing=needed - limit,
+                device=name,
             )
 
     def _missing(

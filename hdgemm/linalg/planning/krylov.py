@@ -9,7 +9,7 @@ import numpy as np
 
 from hdgemm.call.run import machine_of
 from hdgemm.errors import InputError
-from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.machine.limits import host_bytes
 from hdgemm.options import whole_number
 from hdgemm.pipeline.plan import flops_per_multiply_add

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hdgemm.call.run import machine_of
 from hdgemm.errors import DoesNotFitError
-from hdgemm.machine.limits import cores, host_bytes
+from hdgemm.linalg.planning.device_tiles import DeviceTile, gram_tiles
 from hdgemm.matrices.read_ahead import BLOCK_BYTES, STREAM_BUFFERS
 from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -18,9 +17,7 @@ from hdgemm.units import format_count, format_flops
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
-    from hdgemm.call.run import OpenRun
     from hdgemm.machine.rates import Machine
     from hdgemm.pipeline.plan import Stage
 
@@ -113,6 +110,8 @@ class RowWork:
         It needs blocks in column-major order; other blocks have the order of the stored matrix.
     overwrites
         It changes the elements of the blocks. Only the last reducer of a pass may.
+    device_tiles
+        What each core holds on a device that computes its products; () for work of the host alone.
     """
 
     name: str
@@ -128,6 +127,7 @@ class RowWork:
     required_rows: int = 0
     column_major: bool = False
     overwrites: bool = False
+    device_tiles: tuple[DeviceTile, ...] = ()
 
 
 def triangle_work(shape: RowShape) -> RowWork:
@@ -159,7 +159,8 @@ def r_factor_work(shape: RowShape) -> RowWork:
     dtype, width = np.dtype(shape.dtype), shape.n + shape.p
     whole = triangle_work(shape._replace(n=width, p=0))
     # A strip, two of [A | B], panels of R while it takes up a sum, and R's further column.
-    strips = min(shape.m, strip_rows(width, dtype)) * (2 if shape.p else 1)
+    strip = min(shape.m, strip_rows(width, dtype))
+    strips = strip * (2 if shape.p else 1)
     rows = strips + 3 * REFLECTORS + 1
     return replace(
         triangle_work(shape),
@@ -167,6 +168,7 @@ def r_factor_work(shape: RowShape) -> RowWork:
         of_gemm=_OF_GEMM_OR_SUMS,
         column_major=False,
         overwrites=False,
+        device_tiles=gram_tiles(width, strip, conjugates=dtype.kind == "c"),
     )
 
 
@@ -217,6 +219,8 @@ class RowPlan(NamedTuple):
         Bytes that are stored for each row.
     in_place
         A is an array in which the reducers work: its rows are neither read nor copied.
+    devices
+        The devices that compute the products, core by core in turn; () for the host alone.
     expected_phase_seconds
         By the phases of a report; empty before `priced`.
     """
@@ -236,6 +240,7 @@ class RowPlan(NamedTuple):
     stored: int = 0
     made: int = 0
     in_place: bool = False
+    devices: tuple[str, ...] = ()
     expected_phase_seconds: Mapping[str, float] = {}
 
     @property
@@ -268,11 +273,17 @@ class RowPlan(NamedTuple):
         disk = phases.get("load", 0.0) + phases.get("store", 0.0)
         return "disk" if disk >= self.expected_seconds else "kernel"
 
-    def priced(self, machine: Machine, *, in_file: bool) -> RowPlan:
-        """Return the plan with the time that it takes on a machine."""
+    def priced(
+        self, machine: Machine, *, in_file: bool, devices: Sequence[Machine] = ()
+    ) -> RowPlan:
+        """Return the plan with the time that it takes on a machine, or with products on devices."""
         moved = self.planned_bytes
         load = moved["load1"] / (machine.disk_read if in_file else machine.copy)
         reduce = self.kernel_flops / machine.flop_rate(self.dtype)
+        if devices:  # each takes as many rows
+            slowest = min(each.flop_rate(self.dtype) for each in devices) * len(devices)
+            link = sum(each.pcie_up for each in devices)
+            reduce = max(self.flops / slowest, self.m * self.shape.row_bytes / link)
         reduce += self.element_seconds / max(1, self.cores)
         first = min(1.0, self.cores * self.rows / self.m) if self.m else 1.0
         phases = {"load": load, "panel": first * reduce, "update": (1 - first) * reduce}
@@ -379,25 +390,6 @@ def _names(works: Sequence[RowWork]) -> str:
     return " and ".join(dict.fromkeys(work.name for work in works))
 
 
-def rows_for(
-    shape: RowShape, works: Sequence[RowWork], folder: Path | None, run: OpenRun
-) -> RowPlan:
-    """Return the plan of a pass over a matrix, in a folder or in memory, on this machine."""
-    options, memory = run.options, host_bytes(run.options)
-    plan = plan_pass(
-        shape,
-        works,
-        memory,
-        options.threads or cores(),
-        rows=options.tile and options.tile[0],
-    )
-    dtype = np.dtype(shape.dtype)
-    # The product with as many operations.
-    depth = plan.flops // max(1, plan.m * plan.n * flops_per_multiply_add(shape.dtype))
-    machine = machine_of((plan.m, plan.n), dtype, folder, run, depth=depth, memory=memory)
-    return plan.priced(machine, in_file=folder is not None)
-
-
 def _text(plan: RowPlan) -> str:
     """Return what a plan of one pass over the rows does in a few lines."""
     shape = f"{plan.m} × {plan.n - plan.made} {plan.dtype}"
@@ -405,7 +397,8 @@ def _text(plan: RowPlan) -> str:
     return "\n".join(
         [
             f"{plan.name} of a {shape} matrix{beside}: {format_flops(plan.flops)}",
-            f"blocks of {format_count(plan.rows, 'row')} on {format_count(plan.cores, 'core')}",
+            f"blocks of {format_count(plan.rows, 'row')} on {format_count(plan.cores, 'core')}"
+            + (f", products on {' and '.join(plan.devices)}" if plan.devices else ""),
             f"{moved_line(plan)}, in one pass",
             memory_line(plan),
             *phase_lines(plan),

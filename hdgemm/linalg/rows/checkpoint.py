@@ -101,20 +101,29 @@ class RunLimits(NamedTuple):
         Bytes, and cores that a pass may use.
     block
         Columns of a block of a Krylov iteration; None for other runs.
+    devices
+        As in `Options`.
     """
 
     host_memory: int
     threads: int
     block: int | None = None
+    devices: str | tuple[str, ...] = "auto"
 
     @classmethod
     def of(cls, run: OpenRun, block: int | None = None) -> Self:
         """Return the limits of a run."""
-        return cls(host_bytes(run.options), run.options.threads or cores(), block)
+        options = run.options
+        return cls(host_bytes(options), options.threads or cores(), block, options.devices)
 
     def applied(self, run: OpenRun) -> OpenRun:
         """Return a run with these limits."""
-        options = replace(run.options, host_memory=self.host_memory, threads=self.threads)
+        options = replace(
+            run.options,
+            host_memory=self.host_memory,
+            threads=self.threads,
+            devices=self.devices,
+        )
         return run._replace(options=options)
 
 
@@ -330,7 +339,8 @@ class RowCheckpoint(JournaledRun):
             Of a pass that stores rows, the checksums of each core.
         """
         self._pass += 1
-        self._blocks = np.array([plan.rows, plan.cores])
+        # Sums on a device differ from the host's in their last bits.
+        self._blocks = np.array([plan.rows, plan.cores, *[len(name) for name in plan.devices]])
         self._stored = stored
         self._recorded.clear()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hdgemm.call.recorder import Recorder
 from hdgemm.call.run_sequence import RunSequence
+from hdgemm.linalg.planning.passes import row_devices
 from hdgemm.linalg.rows.row_pass import RowPass
 
 if TYPE_CHECKING:
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.rows import RowPlan
     from hdgemm.linalg.rows.checkpoint import RowCheckpoint
     from hdgemm.linalg.rows.reducer import Reducer
     from hdgemm.linalg.rows.source import TallRows
     from hdgemm.matrices.stored import StoredMatrix
-    from hdgemm.progress import Callbacks
 
 _T = TypeVar("_T")
 
@@ -31,18 +32,16 @@ class Passes:
 
     Parameters
     ----------
-    callbacks
-        Told of the whole.
+    run
+        Options, session and callbacks; these are told of the whole.
     flops
         Floating-point operations of the whole, as far as they are known beforehand.
     checkpoint
         The durable run that this is, which records all passes; None without one.
     """
 
-    def __init__(
-        self, callbacks: Callbacks, flops: int, checkpoint: RowCheckpoint | None = None
-    ) -> None:
-        self._runs = RunSequence(callbacks, flops)
+    def __init__(self, run: OpenRun, flops: int, checkpoint: RowCheckpoint | None = None) -> None:
+        self._run, self._runs = run, RunSequence(run.callbacks, flops)
         self._checkpoint = checkpoint
 
     def reduce(
@@ -55,7 +54,15 @@ class Passes:
     ) -> None:
         """Execute one pass; parameters as for `RowPass`."""
         callbacks = self._runs.next(plan.flops)
-        RowPass(rows, reducers, plan, callbacks, reverse=reverse, checkpoint=self._checkpoint).run()
+        RowPass(
+            rows,
+            reducers,
+            plan,
+            callbacks,
+            reverse=reverse,
+            checkpoint=self._checkpoint,
+            devices=row_devices(plan.devices, self._run),
+        ).run()
 
     def keep(self, make: Callable[[], Sequence[NDArray[Any]]]) -> Sequence[NDArray[Any]]:
         """Return what `make` returns, of a durable run the same arrays when it goes on."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
 
+from hdgemm.linalg.planning.device_tiles import normal_tiles, product_tiles
 from hdgemm.linalg.planning.rows import RowShape, RowWork
 from hdgemm.linalg.rows.reducer import Reducer, RowBlock
 from hdgemm.matrices.read_ahead import RESULT_BUFFERS
@@ -16,11 +17,15 @@ from hdgemm.pipeline.devices.page_buffer import PageBuffer
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from hdgemm.linalg.rows._device_lane import DeviceLane, DeviceSum
     from hdgemm.matrices.stored import StoredMatrix
+
+    #: Stores A·W₁·W₂·... for rows of A.
+    RowProduct = Callable[[NDArray[Any], Sequence[NDArray[Any]], NDArray[Any]], None]
 
 #: Rows that BLAS multiplies at once, and rows and columns of the blocks that it packs.
 _STRIP_ROWS: Final = 256
@@ -72,6 +77,7 @@ def product_work(
         shared_bytes=pairs * itemsize + beside,
         row_bytes=RESULT_BUFFERS * columns[-1] * itemsize,
         stored=columns[-1] * stored.itemsize,
+        device_tiles=product_tiles(shape.n, columns),
     )
 
 
@@ -94,6 +100,7 @@ class StoredProduct(Reducer):
         self._conjugate = conjugate
         self._factors, self.target, self._where = factors, target, target
         self._buffers = deque(np.empty(0, np.uint8) for _ in range(RESULT_BUFFERS))
+        self._multiply: RowProduct = multiply_rows
 
     def work(self, shape: RowShape) -> RowWork:
         """Return the work of the product."""
@@ -106,10 +113,18 @@ class StoredProduct(Reducer):
     def update(self, block: RowBlock) -> NDArray[Any]:
         """Return the rows of the product."""
         found = self._room(block)
-        multiply_rows(block.a, self._factors, found)
+        self._multiply(block.a, self._factors, found)
         if self._conjugate:
             np.conjugate(found, out=found)
         return found
+
+    def use(self, lane: DeviceLane) -> None:
+        """Let a device multiply."""
+        self._multiply = lane.multiply
+
+    def leave(self) -> None:
+        """Let the host multiply."""
+        self._multiply = multiply_rows
 
     def _room(self, block: RowBlock) -> NDArray[Any]:
         """Return memory for the results of a block, while the last block's are being stored.
@@ -150,6 +165,7 @@ class NormalProduct(Reducer):
     def __init__(self, q: NDArray[Any]) -> None:
         self._q = q
         self._conjugate = np.zeros(q.shape, q.dtype)
+        self._sum: DeviceSum | None = None
 
     @property
     def y(self) -> NDArray[Any]:
@@ -166,16 +182,30 @@ class NormalProduct(Reducer):
             core_bytes=_packed_bytes(shape)
             + 2 * (shape.n + min(shape.m, _STRIP_ROWS)) * k * itemsize,
             shared_bytes=shape.n * k * itemsize,
+            device_tiles=normal_tiles(shape.n, k),
         )
 
     def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return an empty sum for the same Q."""
         return type(self)(self._q)
 
+    def use(self, lane: DeviceLane) -> None:
+        """Let a device multiply and add."""
+        self._sum = lane.sum(self._q.shape, self._q.dtype)
+
+    def leave(self) -> None:
+        """Take the sum of the device."""
+        if self._sum is not None:
+            self._conjugate += self._sum.take()
+            self._sum = None
+
     def update(self, block: RowBlock) -> None:
         """Add a block's part."""
         # As in BLAS, overflow gives no warning. The conjugate of Y needs no conjugate copy of the
         # block.
+        if self._sum is not None:
+            self._sum.add_normal(block.a, self._q)
+            return
         with np.errstate(all="ignore"):
             for rows in _strips(block.a):
                 a = block.a[rows]
@@ -189,11 +219,14 @@ class NormalProduct(Reducer):
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The conjugate of the sum."""
-        return {"conjugate": self._conjugate}
+        return {"conjugate": self._conjugate if self._sum is None else self._sum.array}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from a recorded sum."""
-        self._conjugate = arrays["conjugate"]
+        if self._sum is not None:
+            self._sum.restore(arrays["conjugate"])
+        else:
+            self._conjugate = arrays["conjugate"]
 
 
 class GatheredProduct(Reducer):
@@ -222,6 +255,7 @@ class GatheredProduct(Reducer):
         self._q = q
         self.y = np.zeros((m, q.shape[1]), q.dtype, "F") if y is None else y
         self.places: list[tuple[int, int]] = []
+        self._multiply: RowProduct = multiply_rows
 
     def work(self, shape: RowShape) -> RowWork:
         """Return the work of the product."""
@@ -232,16 +266,25 @@ class GatheredProduct(Reducer):
             flops=flops_per_multiply_add(shape.dtype) * shape.m * shape.n * k,
             core_bytes=_packed_bytes(shape) + min(shape.m, _STRIP_ROWS) * k * itemsize,
             shared_bytes=(shape.m + shape.n) * k * itemsize,
+            device_tiles=product_tiles(shape.n, [k]),
         )
 
     def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return a reducer for other rows of the same product."""
         return type(self)(self._q, len(self.y), self.y)
 
+    def use(self, lane: DeviceLane) -> None:
+        """Let a device multiply."""
+        self._multiply = lane.multiply
+
+    def leave(self) -> None:
+        """Let the host multiply."""
+        self._multiply = multiply_rows
+
     def update(self, block: RowBlock) -> None:
         """Store a block's rows."""
         place = block.first, block.first + len(block.a)
-        multiply_rows(block.a, [self._q], self.y[slice(*place)])
+        self._multiply(block.a, [self._q], self.y[slice(*place)])
         self.places.append(place)
 
     def combine(self, other: Self) -> None:

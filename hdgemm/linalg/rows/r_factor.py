@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.linalg.rows._device_lane import DeviceLane, DeviceSum
+
 #: ||D·R^-1||² up to which B^H·B is summed.
 _WELL: Final = 200.0
 #: t·||D·R^-1||² up to which a strip is summed, and from which on R takes up a sum.
@@ -79,6 +81,7 @@ class RFactor(Reducer):
         # is not fit, None where unknown. Journals name it "squares".
         self._limits: NDArray[Any] | None = None
         self._failures = self._skip = 0
+        self._on_device: DeviceSum | None = None  # a part of the sum
 
     @property
     def r(self) -> NDArray[Any]:
@@ -120,7 +123,8 @@ class RFactor(Reducer):
         known = self._limits is not None
         state = np.array([self._size, self._failures, self._skip, known])
         limits = self._limits if self._limits is not None else np.zeros(0)
-        return {"packed": self._packed, "state": state, "squares": limits}
+        on_device = {} if self._on_device is None else {"sum": self._on_device.array}
+        return {"packed": self._packed, "state": state, "squares": limits} | on_device
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from recorded arrays."""
@@ -128,6 +132,17 @@ class RFactor(Reducer):
         size, failures, skip, known = arrays["state"]
         self._size, self._failures, self._skip = float(size), int(failures), int(skip)
         self._limits = arrays["squares"] if known else None
+        if self._on_device is not None:
+            self._on_device.restore(arrays["sum"])
+
+    def use(self, lane: DeviceLane) -> None:
+        """Let a device sum the rows that are summed."""
+        self._on_device = lane.sum((len(self._packed),) * 2, self._packed.dtype, triangle=True)
+
+    def leave(self) -> None:
+        """Take the sum of the device."""
+        self._take_sum()
+        self._on_device = None
 
     def update(self, block: RowBlock) -> None:
         """Reduce more rows."""
@@ -188,11 +203,14 @@ class RFactor(Reducer):
         found = _column_squares(rows)
         if not (found <= limits).all():  # or NaN
             return None
-        if rows.strides[1] != rows.itemsize:
-            turned[:] = rows.T
+        if self._on_device is not None:
+            self._on_device.add_gram(rows)
         else:
-            turned = rows.T
-        rank_k(1.0, turned, self._packed[:, :-1])
+            if rows.strides[1] != rows.itemsize:
+                turned[:] = rows.T
+            else:
+                turned = rows.T
+            rank_k(1.0, turned, self._packed[:, :-1])
         least = np.finfo(float).tiny  # a sum that is not empty has a size
         return float(np.max(found[limits > 0] / limits[limits > 0], initial=least))
 
@@ -200,10 +218,18 @@ class RFactor(Reducer):
         """Let R take up the sum, which is zero afterwards."""
         if not self._size or self._limits is None:
             return
+        self._take_sum()
         _factor_total(self._packed, self._limits == 0)
         for column in range(len(self._packed)):
             self._packed[column:, column] = 0
         self._size, self._limits = 0.0, None
+
+    def _take_sum(self) -> None:
+        """Add the part of the sum that lies on a device."""
+        if self._on_device is not None and self._size:
+            part = self._on_device.take().conj()
+            for column in range(len(part)):
+                self._packed[column:, column] += part[column:, column]
 
 
 def r_and_qb(n: int, p: int, dtype: np.dtype[Any]) -> RFactor | Triangle:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.linalg.planning.rows import RowShape, RowWork
+    from hdgemm.linalg.rows._device_lane import DeviceLane
     from hdgemm.matrices.stored import StoredMatrix
 
 
@@ -76,6 +77,15 @@ class Reducer(ABC):
 
         BLAS has one thread for each core of a pass.
         """
+
+    def use(self, lane: DeviceLane) -> None:  # noqa: B027 - work of the host alone
+        """Let a device compute the products of the blocks, until `leave`.
+
+        A subclass whose `work` has `device_tiles` implements both.
+        """
+
+    def leave(self) -> None:  # noqa: B027 - work of the host alone
+        """Take what was accumulated on a device."""
 
     @abstractmethod
     def combine(self, other: Self) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.call.recorder import Recorder
-from hdgemm.linalg.planning.rows import in_place, rows_for
+from hdgemm.linalg.planning.passes import rows_for
+from hdgemm.linalg.planning.rows import in_place
+from hdgemm.linalg.rows._device_lane import DeviceLane, SharedDevice
 from hdgemm.linalg.rows._row_checks import RowChecks
 from hdgemm.linalg.rows.pass_executor import executor_for
 from hdgemm.linalg.rows.reducer import RowBlock
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.rows.reducer import Reducer
     from hdgemm.linalg.rows.source import TallRows
     from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.pipeline.devices.protocol import FactorDevice
     from hdgemm.pipeline.plan import Stage
     from hdgemm.progress import Callbacks
 
@@ -75,6 +79,8 @@ class RowPass:
         The durable run that this is; None without one.
     first
         The row of A with which the rows of the plan begin.
+    devices
+        The opened devices that the plan names.
 
     Examples
     --------
@@ -94,6 +100,7 @@ class RowPass:
         reverse: bool = False,
         checkpoint: RowCheckpoint | None = None,
         first: int = 0,
+        devices: Sequence[FactorDevice] = (),
     ) -> None:
         works = [reducer.work(plan.shape) for reducer in reducers]
         stores = [reducer.target is not None for reducer in reducers]
@@ -107,7 +114,8 @@ class RowPass:
         plan = plan._replace(in_place=plan.in_place and in_place(rows.shape.orders, works))
         self._array = rows.array if plan.in_place else None
         self._rows, self._reducers, self._plan = rows, reducers, plan
-        self._recorder = Recorder(callbacks, plan.flops)
+        self._recorder = Recorder(callbacks, plan.flops, devices=plan.devices)
+        self._devices = [SharedDevice(device) for device in devices]
         self._checkpoint, self._reverse = checkpoint, reverse
         self._first = first
         self._kept: dict[int, int] = {}
@@ -185,19 +193,34 @@ class RowPass:
         return moved | ({"store2": left * plan.stored} if plan.stored else {})
 
     def _reduce(self, core: int, reducers: Sequence[Reducer]) -> Sequence[Reducer]:
-        done = self._restored(core, reducers)
         try:
-            with ReadAhead() as reads, WriteBehind() as writes:
-                for number, block in enumerate(self._blocks(core, done, reads), done):
-                    self._update(core, number, block, reducers, writes)
-                    if self._checkpoint is not None:
-                        arrays = partial(_arrays_of_stored, writes, reducers)
-                        self._checkpoint.note(core, number + 1, arrays)
-                writes.wait()
+            with self._lane(core, reducers) as lane:
+                done = self._restored(core, reducers)
+                with ReadAhead() as reads, WriteBehind() as writes:
+                    for number, block in enumerate(self._blocks(core, done, reads), done):
+                        self._update(core, number, block, reducers, writes, lane)
+                        if self._checkpoint is not None:
+                            arrays = partial(_arrays_of_stored, writes, reducers)
+                            self._checkpoint.note(core, number + 1, arrays)
+                    writes.wait()
         except BaseException:
             self._stop.set()  # the other cores need not go on
             raise
         return reducers
+
+    @contextmanager
+    def _lane(self, core: int, reducers: Sequence[Reducer]) -> Iterator[DeviceLane | None]:
+        """Let a device compute the products of a core's reducers; yield None for the host."""
+        if not self._devices:
+            yield None
+            return
+        shared = self._devices[core % len(self._devices)]
+        with DeviceLane(shared, core, self._recorder) as lane:
+            for reducer in reducers:
+                reducer.use(lane)
+            yield lane
+            for reducer in reducers:
+                reducer.leave()
 
     def _restored(self, core: int, reducers: Sequence[Reducer]) -> int:
         """Take what a core has reduced in an earlier run; return how many blocks that are."""
@@ -216,12 +239,17 @@ class RowPass:
         block: RowBlock,
         reducers: Sequence[Reducer],
         writes: WriteBehind,
+        lane: DeviceLane | None,
     ) -> None:
         """Give a block to the reducers, and begin to store the rows that they return."""
         shape, (first, a, _) = self._plan.shape, block
         for reducer in reducers:
             flops = reducer.flops(len(a), shape)
-            with self._recorder.operation("mult1", core, flops=flops, block=number):
+            with (
+                self._recorder.operation("mult1", core, flops=flops, block=number)
+                if lane is None
+                else lane.block(number, flops)
+            ):
                 stored = reducer.update(block)
             if stored is None or reducer.target is None:
                 continue

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 import numpy as np
 
 from hdgemm.fortran import gemm, rank_k
+from hdgemm.linalg.planning.device_tiles import gram_tiles
 from hdgemm.linalg.planning.rows import RowShape, RowWork
 from hdgemm.linalg.rows.reducer import Reducer, RowBlock
 from hdgemm.pipeline.plan import flops_per_multiply_add
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+    from hdgemm.linalg.rows._device_lane import DeviceLane, DeviceSum
 
 #: Bytes of the absolute values that are added at once: they stay in the cache.
 _STRIP_BYTES: Final = 256 << 10
@@ -37,6 +40,7 @@ def gram_work(shape: RowShape) -> RowWork:
         flops=flops_per_multiply_add(shape.dtype) * shape.m * shape.n * (shape.n + 1) // 2,
         core_bytes=shape.n**2 * (2 * wide + itemsize),
         column_major=True,
+        device_tiles=gram_tiles(shape.n, None, conjugates=np.dtype(shape.dtype).kind == "c"),
     )
 
 
@@ -63,6 +67,7 @@ class Gram(Reducer):
     def __init__(self, n: int, dtype: np.dtype[Any]) -> None:
         self._dtype = dtype
         self.gram = np.zeros((n, n), np.result_type(dtype, np.float64), "F")
+        self._sum: DeviceSum | None = None
 
     def work(self, shape: RowShape) -> RowWork:
         """Return the work of rank updates."""
@@ -72,11 +77,26 @@ class Gram(Reducer):
         """Return an empty sum."""
         return type(self)(len(self.gram), self._dtype)
 
+    def use(self, lane: DeviceLane) -> None:
+        """Let a device multiply and add."""
+        self._sum = lane.sum(self.gram.shape, self._dtype, triangle=True)
+
+    def leave(self) -> None:
+        """Take the sum of the device."""
+        if self._sum is not None:
+            self.gram += self._sum.take()
+            self._sum = None
+
     def update(self, block: RowBlock) -> None:
         """Add a block's part."""
         self._add(block.a)
 
     def _add(self, a: NDArray[Any]) -> None:
+        if self._sum is not None:
+            self._sum.add_gram(a)
+            if self.gram.dtype != a.dtype:
+                self.gram += self._sum.take()
+            return
         if self.gram.dtype == a.dtype:
             rank_k(1.0, a, self.gram, trans=True)
             return
@@ -90,12 +110,15 @@ class Gram(Reducer):
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The sum."""
-        return {"gram": self.gram}
+        """The sum, and its part on a device."""
+        on_device = {} if self._sum is None else {"sum": self._sum.array}
+        return {"gram": self.gram} | on_device
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from a recorded sum."""
         self.gram = np.asfortranarray(arrays["gram"])
+        if self._sum is not None:
+            self._sum.restore(arrays["sum"])
 
 
 class Moments(Gram):
@@ -158,7 +181,7 @@ class Moments(Gram):
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Weight, mean and co-moments."""
-        return {"weight": np.array(self.weight), "mean": self.mean, "gram": self.gram}
+        return super().arrays | {"weight": np.array(self.weight), "mean": self.mean}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from recorded sums."""

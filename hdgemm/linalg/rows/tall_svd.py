@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.linalg.planning.rows import rows_for
+from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.rows._tree import FormQ, StoredReflectors, q_work, reflectors_work
 from hdgemm.linalg.rows.products import StoredProduct
 from hdgemm.linalg.rows.r_factor import RFactor

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.linalg.rows._device_lane import DeviceLane
+    from hdgemm.linalg.rows.products import RowProduct
+
 #: Bytes of the rows that LAPACK reduces at once: they stay in a core's cache.
 _STRIP_BYTES: Final = 2 << 20
 
@@ -117,6 +120,7 @@ class ProjectedTriangle(Reducer):
     def __init__(self, w: NDArray[Any]) -> None:
         self._w = w
         self._triangle = Triangle.zeros(w.shape[1], 0, w.dtype)
+        self._multiply: RowProduct = multiply_rows
 
     @property
     def r(self) -> NDArray[Any]:
@@ -137,16 +141,25 @@ class ProjectedTriangle(Reducer):
             of_gemm=1.0,
             column_major=False,
             overwrites=False,
+            device_tiles=product.device_tiles,
         )
 
     def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return the triangle of a matrix without rows."""
         return type(self)(self._w)
 
+    def use(self, lane: DeviceLane) -> None:
+        """Let a device multiply."""
+        self._multiply = lane.multiply
+
+    def leave(self) -> None:
+        """Let the host multiply."""
+        self._multiply = multiply_rows
+
     def update(self, block: RowBlock) -> None:
         """Reduce the product of more rows."""
         product = np.empty((len(block.a), self._w.shape[1]), self._w.dtype, "F")
-        multiply_rows(block.a, [self._w], product)
+        self._multiply(block.a, [self._w], product)
         self._triangle.update(RowBlock(block.first, product, block.b[:, :0]))
 
     def combine(self, other: Self) -> None:

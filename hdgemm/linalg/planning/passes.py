@@ -1,0 +1,150 @@
+"""The plan of a pass over rows on this machine: on the host, or with its products on devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdgemm.call.run import machine_of
+from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.linalg.planning.device_tiles import STAGING_BYTES
+from hdgemm.linalg.planning.rows import plan_pass
+from hdgemm.machine.limits import cores, host_bytes
+from hdgemm.pipeline.plan import OperandSpec, Problem, flops_per_multiply_add
+from hdgemm.run.members import WORTH_AN_ACCELERATOR, best_device, update_devices
+from hdgemm.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from hdgemm.call.run import OpenRun
+    from hdgemm.linalg.planning.device_tiles import DeviceTile
+    from hdgemm.linalg.planning.rows import RowPlan, RowShape, RowWork
+    from hdgemm.machine.rates import Machine
+    from hdgemm.pipeline.devices.protocol import FactorDevice
+
+
+def rows_for(
+    shape: RowShape, works: Sequence[RowWork], folder: Path | None, run: OpenRun
+) -> RowPlan:
+    """Return the plan of a pass over a matrix, in a folder or in memory, on this machine.
+
+    Devices that the options name compute the products of work that has some. With ``"auto"`` an
+    accelerator does, where the pass is large enough and expected to be faster so.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        When a device cannot be used.
+    DoesNotFitError
+        When the results and one row of each block do not fit the host's memory, or the memory of a
+        device that the options name: `device`.
+    """
+    memory, dtype = host_bytes(run.options), np.dtype(shape.dtype)
+    plan = _plan(shape, works, memory, run)
+    # The product with as many operations.
+    depth = plan.flops // max(1, plan.m * plan.n * flops_per_multiply_add(shape.dtype))
+    machine = machine_of((plan.m, plan.n), dtype, folder, run, depth=depth, memory=memory)
+    plan = plan.priced(machine, in_file=folder is not None)
+    named = update_devices(run.options)
+    names = named or _accelerator(plan, run)
+    if not names or not plan.m or not all(work.device_tiles for work in works):
+        return plan
+    try:
+        found = _on_devices(names[: plan.cores], shape, works, folder, run)
+    except DoesNotFitError:
+        if named:
+            raise
+        return plan
+    return found if named or found.expected_seconds < plan.expected_seconds else plan
+
+
+def _plan(shape: RowShape, works: Sequence[RowWork], memory: int, run: OpenRun) -> RowPlan:
+    options = run.options
+    forced = options.tile and options.tile[0]
+    return plan_pass(shape, works, memory, options.threads or cores(), rows=forced)
+
+
+def _on_devices(
+    names: Sequence[str],
+    shape: RowShape,
+    works: Sequence[RowWork],
+    folder: Path | None,
+    run: OpenRun,
+) -> RowPlan:
+    """Return the plan of a pass with its products on devices."""
+    devices, memory = row_devices(names, run), host_bytes(run.options)
+    plan = _plan(shape, works, memory, run)
+    staging = plan.cores * STAGING_BYTES * any(device.locks_pages for device in devices)
+    if plan.host_bytes + staging > memory:
+        plan = _plan(shape, works, memory - staging, run)
+    plan = plan._replace(host_bytes=plan.host_bytes + staging, host_limit=memory)
+    plan = plan._replace(
+        rows=_fitting_rows(plan, [tile for work in works for tile in work.device_tiles], devices),
+        devices=tuple(device.spec.name for device in devices),
+    )
+    machines = [_machine(device, shape, folder, run) for device in devices]
+    return plan.priced(machines[0], in_file=folder is not None, devices=machines)
+
+
+def row_devices(names: Iterable[str], run: OpenRun) -> list[FactorDevice]:
+    """Open devices that compute products of rows."""
+    devices = []
+    for name in names:
+        device: Any = run.session.device(name, run.options)
+        if not hasattr(device, "permute"):
+            raise InputError(f"{name} has no kernels for passes over rows: choose another device")
+        devices.append(device)
+    return devices
+
+
+def _accelerator(plan: RowPlan, run: OpenRun) -> tuple[str, ...]:
+    """Return the accelerator for a large pass where the options leave the choice; else ()."""
+    if run.options.devices != "auto" or plan.flops < WORTH_AN_ACCELERATOR:
+        return ()
+    best = best_device()
+    return () if best == "host" else (best,)
+
+
+def _fitting_rows(
+    plan: RowPlan, tiles: Sequence[DeviceTile], devices: Sequence[FactorDevice]
+) -> int:
+    """Return the rows of blocks that the devices hold, at most those of a plan."""
+    dtype = np.dtype(plan.dtype)
+    for index, device in enumerate(devices):
+        cores = len(range(index, plan.cores, len(devices)))
+        limit, most = device.spec.limit(), device.spec.max_buffer_bytes
+
+        def sizes(rows: int, device: FactorDevice = device) -> list[int]:
+            return [tile.nbytes(device, rows, dtype) for tile in tiles]
+
+        def fits(rows: int, cores: int = cores, limit: Any = limit, most: Any = most) -> bool:
+            found = sizes(rows)
+            return (limit is None or cores * sum(found) <= limit) and (
+                most is None or max(found) <= most
+            )
+
+        rows = plan.rows
+        while rows > 1 and not fits(rows):
+            rows //= 2
+        if not fits(rows):
+            needed = cores * sum(sizes(rows))
+            raise DoesNotFitError(
+                f"{device.spec.name} holds {format_size(limit or most or 0)}; {plan.name} of "
+                f"{plan.shape} on {cores} cores takes {format_size(needed)} there: raise "
+                "device_memory, choose fewer threads, or devices='host'",
+                requested=needed,
+                available=limit or most or 0,
+                missing=needed - (limit or most or 0),
+                device=device.spec.name,
+            )
+        plan = plan._replace(rows=rows)
+    return plan.rows
+
+
+def _machine(device: FactorDevice, shape: RowShape, folder: Path | None, run: OpenRun) -> Machine:
+    staged = OperandSpec(False, "file", "staged", np.dtype(shape.dtype).itemsize)
+    problem = Problem(shape.n, shape.n, shape.m, shape.dtype, staged, staged, staged)
+    return run.session.machine(device.spec, problem, folder, run.options.threads, run.callbacks)
