@@ -55,6 +55,16 @@ class PrincipalComponents:
         Of each component.
     noise_variance
         Mean variance of the components that are left out.
+
+    See Also
+    --------
+    pca : Returns it.
+    PCA : The same as attributes of an estimator.
+
+    Examples
+    --------
+    >>> found = hdgemm.decomposition.pca("samples.npy", 5)
+    >>> print(found.explained_variance_ratio.sum())
     """
 
     scores: Any
@@ -200,6 +210,11 @@ class PCA:
     noise_variance_ : float
         Mean variance of the components that are left out.
     n_components_, n_features_in_, n_samples_ : int
+
+    See Also
+    --------
+    pca : Scores and components by one call.
+    hdgemm.linalg.svds : Leading singular values without centring.
 
     Examples
     --------

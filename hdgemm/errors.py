@@ -13,6 +13,19 @@ class HdgemmError(Exception):
     """Base of every error this library raises on purpose.
 
     The numbers behind the message are attributes, and survive pickling between processes.
+
+    See Also
+    --------
+    InputError, DoesNotFitError : Raised before anything is written.
+    DeviceError, MatrixIOError, CancelledRunError : Raised during a run.
+    errors : All errors.
+
+    Examples
+    --------
+    >>> try:
+    ...     hdgemm.matmul("A.npy", "missing.npy", out="C.npy")
+    ... except hdgemm.HdgemmError as error:
+    ...     print(error)
     """
 
     exit_code = 1
@@ -36,13 +49,24 @@ def _rebuild(cls: type[HdgemmError], message: str, numbers: dict[str, Any]) -> H
 
 
 class InputError(HdgemmError, ValueError):
-    """An operand, an option or a file is not what the call needs."""
+    """An operand, an option or a file is not what the call needs.
+
+    See Also
+    --------
+    InputTypeError : An operand's dtype or kind.
+    MatrixIOError : A file that cannot be read or written to its end.
+    """
 
     exit_code = 2
 
 
 class InputTypeError(InputError, TypeError):
-    """An operand's dtype or kind cannot be multiplied."""
+    """An operand's dtype or kind cannot be multiplied.
+
+    See Also
+    --------
+    InputError : Its base class, for values.
+    """
 
 
 class InputIndexError(InputError, IndexError):
@@ -54,7 +78,21 @@ class NotFiniteError(InputError):
 
 
 class DoesNotFitError(HdgemmError, MemoryError):
-    """No plan fits: `requested`, `available` and `missing` are in bytes."""
+    """No plan fits: `requested`, `available` and `missing` are in bytes.
+
+    See Also
+    --------
+    Options : `host_memory` and `device_memory`.
+    plan : The memory of a product before its run.
+
+    Examples
+    --------
+    >>> small = hdgemm.Options(host_memory="100kB")
+    >>> try:
+    ...     hdgemm.plan_gemm(65536, 65536, 65536, options=small)
+    ... except hdgemm.DoesNotFitError as error:
+    ...     print(error.missing)
+    """
 
     exit_code = 3
 
@@ -79,11 +117,23 @@ class AllocationError(DoesNotFitError):
 
 
 class DeviceError(HdgemmError, RuntimeError):
-    """A device's driver refused; the driver's own error is the cause."""
+    """A device's driver refused; the driver's own error is the cause.
+
+    See Also
+    --------
+    DeviceUnavailableError : The device was not opened at all.
+    check_device : Test that a device computes correctly.
+    """
 
 
 class DeviceUnavailableError(DeviceError):
-    """The device asked for is not there or not usable; the message says why."""
+    """The device asked for is not there or not usable; the message says why.
+
+    See Also
+    --------
+    devices : Devices of this machine, and why one cannot be used.
+    DeviceError : Its base class, for failures during a run.
+    """
 
     exit_code = 2
 
@@ -97,11 +147,21 @@ class WrongTileError(HdgemmError, ArithmeticError):
 
 
 class MatrixIOError(HdgemmError, OSError):
-    """Reading or writing a matrix failed: `path`, `offset` and `length` in bytes."""
+    """Reading or writing a matrix failed: `path`, `offset` and `length` in bytes.
+
+    See Also
+    --------
+    InputError : A file that is missing or holds no matrix.
+    """
 
 
 class CancelledRunError(HdgemmError):
-    """The run was cancelled; C is not finished."""
+    """The run was cancelled; C is not finished.
+
+    See Also
+    --------
+    matmul, multiply : `cancel` takes the event that stops a run.
+    """
 
     exit_code = 130
 

@@ -30,6 +30,11 @@ class SingularMatrixError(HdgemmError, np.linalg.LinAlgError):
 
     `order` of the first leading minor that is not positive definite, or the 1-based
     index of the first pivot that is exactly zero. `scipy.linalg.LinAlgError` is a base class.
+
+    See Also
+    --------
+    cholesky, cho_factor, solve : Calls that raise it.
+    cond : How close a matrix is to a singular one.
     """
 
     @classmethod

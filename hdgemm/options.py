@@ -157,6 +157,16 @@ class Options:
     split
         With several devices, the share of C of each by name, ``{"host": 0.2}``: a fixed split
         gives the same bits each time. None lets the run balance itself.
+
+    See Also
+    --------
+    set_options : Defaults for the whole process or a block.
+    Session : Defaults for several calls, which share opened devices.
+
+    Examples
+    --------
+    >>> options = hdgemm.Options(host_memory="1.5GB", verify=True)
+    >>> c = hdgemm.matmul("A.npy", "B.npy", out="C.npy", options=options)
     """
 
     devices: str | tuple[str, ...] = _default("devices")
@@ -290,11 +300,15 @@ class set_options:  # noqa: N801 - used like a function
     InputError
         When a field of `Options` does not have such a value, or there is no such field.
 
+    See Also
+    --------
+    Options : The fields, and their other defaults.
+
     Examples
     --------
     >>> hdgemm.set_options(host_memory="2GB")
     >>> with hdgemm.set_options(devices="host"):
-    ...     c = hdgemm.matmul(a, b)
+    ...     c = hdgemm.matmul("A.npy", "B.npy")
     """
 
     def __init__(self, **defaults: Any) -> None:

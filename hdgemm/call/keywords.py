@@ -184,7 +184,7 @@ _DOCUMENTED: Final = {
     "on standard error, or in the notebook.",
     "observer": "Called with each event of the run.",
     "cancel": "Set it to stop the run after at most one operation per stage.",
-    "report": "Called with the `hdgemm.Report` when the result is complete;\n"
+    "report": "Called with the run's `Report` when the result is complete;\n"
     "``report=reports.append`` collects it.",
     "checkpoint": "Keep a journal beside the result (or at this path), so that the same call goes\n"
     "on after a crash; at most one piece of the result is computed again. The result must be a\n"

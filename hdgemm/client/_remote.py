@@ -50,6 +50,17 @@ class Client:
         Seconds during which a request is repeated while the server is busy or unreachable.
     first_contact
         Seconds to wait for a server that has not answered yet; None: `patience`.
+
+    See Also
+    --------
+    multiply : The same product in this process.
+
+    Examples
+    --------
+    >>> with hdgemm.Client("http://127.0.0.1:8000") as client:
+    ...     c = client.multiply("A.npy", b)
+    ...     job = client.compute("svdvals", "A.npy")
+    ...     s = job.wait().result()
     """
 
     def __init__(

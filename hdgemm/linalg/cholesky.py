@@ -145,7 +145,7 @@ def cholesky(
         Called with each event. Events have stage load1 (reads), mult1 (updates and panels) and
         store2; `unit` is the slab, `step` the block of earlier columns, 0 for the slab itself.
     report
-        Called with the `hdgemm.Report` when the factor is complete; ``report=reports.append``
+        Called with the run's `Report` when the factor is complete; ``report=reports.append``
         collects it. `phases` has the seconds of load, update, panel, store and interchange, and
         ``plan["expected_phase_seconds"]`` what was expected of each.
     checkpoint

@@ -58,6 +58,16 @@ class RidgeFit(NamedTuple):
     r2
         Coefficient of determination of each column: about the mean with `intercept`, about zero
         without.
+
+    See Also
+    --------
+    ridge : Returns it.
+
+    Examples
+    --------
+    >>> fit = hdgemm.linalg.ridge("A.npy", b, [0.1, 1.0], intercept=True)
+    >>> fit.x.shape
+    (2, 300)
     """
 
     x: NDArray[Any]
@@ -142,7 +152,7 @@ def ridge(
     --------
     >>> fit = hdgemm.linalg.ridge("A.npy", b, [0.1, 1.0, 10.0], intercept=True)
     >>> fit.x.shape
-    (3, 500)
+    (3, 300)
     """
     call = Call.of(**keywords)
     with prepare(

@@ -40,21 +40,77 @@ _HEADER: Final = 4096
 
 
 class LUFactors(NamedTuple):
-    """What `lu_factor` returns, and `lu_solve` takes, SciPy's too."""
+    """What `lu_factor` returns, and `lu_solve` takes, SciPy's too.
+
+    Parameters
+    ----------
+    lu
+        L below the diagonal, without its ones, and U.
+    piv
+        The row that was interchanged with each row, counted from 0.
+
+    See Also
+    --------
+    lu_factor, lu_solve, slogdet : Calls that return or take it.
+    open : Factors in files.
+
+    Examples
+    --------
+    >>> factors = hdgemm.linalg.lu_factor("A.npy", out="LU.npy")
+    >>> x = hdgemm.linalg.lu_solve(factors, b)
+    """
 
     lu: Any
     piv: NDArray[np.int64]
 
 
 class CholeskyFactor(NamedTuple):
-    """What `cho_factor` returns, and `cho_solve` takes."""
+    """What `cho_factor` returns, and `cho_solve` takes.
+
+    Parameters
+    ----------
+    c
+        The factor in one triangle; the other one is undefined.
+    lower
+        Whether it is the lower triangle, of L; else the upper one, of U.
+
+    See Also
+    --------
+    cho_factor, cho_solve, slogdet : Calls that return or take it.
+    open : Factors in files.
+
+    Examples
+    --------
+    >>> factor = hdgemm.linalg.cho_factor("S.npy", lower=True, out="L.npy")
+    >>> x = hdgemm.linalg.cho_solve(factor, b)
+    """
 
     c: Any
     lower: bool
 
 
 class QRFactors(NamedTuple):
-    """Reflectors and their factors, as ``qr(mode="raw")`` returns them first."""
+    """Reflectors and their factors, as ``qr(mode="raw")`` returns them first.
+
+    Parameters
+    ----------
+    qr
+        Reflectors below the diagonal, as LAPACK's geqrf stores them, and R.
+    tau
+        The scalar factor of each reflector.
+
+    See Also
+    --------
+    qr : Returns it with ``mode="raw"``.
+    qr_multiply : c·Q or Q·c, without Q.
+    open : Factors in files.
+
+    Examples
+    --------
+    >>> factors, _ = hdgemm.linalg.qr("A.npy", mode="raw", out="QR.npy")
+    >>> factors.tau.shape
+    (300,)
+    """
 
     qr: Any
     tau: NDArray[Any]

@@ -50,9 +50,13 @@ class BlockCyclicArray:
     InputError
         When `local` has not two dimensions, or a number is negative.
 
+    See Also
+    --------
+    solve, lu_factor, cholesky : Calls that take it.
+
     Examples
     --------
-    >>> a = hdgemm.mpi.BlockCyclicArray(local, (n, n), nb=64, grid=(2, 2))
+    >>> a = hdgemm.mpi.BlockCyclicArray(local, (n, n), nb=64, grid=(1, 2))
     >>> x = hdgemm.mpi.solve(a, b, comm=comm)  # x.local: this rank's part, as b's
 
     Notes

@@ -90,6 +90,16 @@ class MpiPlan:
         "partial" or "tournament".
     assume_a
         "gen": LU; "pos": Cholesky.
+
+    See Also
+    --------
+    plan : Returns it.
+    Report : What the call did.
+
+    Examples
+    --------
+    >>> plan = hdgemm.mpi.plan("solve", 100_000, ranks=16, host_memory="32GB")
+    >>> print(plan.grid, plan.expected_limit)
     """
 
     kind: str

@@ -37,6 +37,16 @@ class Report:
     slabs, kept_slabs
         Slabs of the factorisation, and those that an earlier run had stored; 0 for a matrix in
         memory.
+
+    See Also
+    --------
+    plan : What is expected before the run.
+
+    Examples
+    --------
+    >>> reports = []
+    >>> x = hdgemm.mpi.solve("A.npy", "B.npy", out="X.npy", report=reports.append)
+    >>> print(reports[0].gflops, reports[0].phases)
     """
 
     kind: str

@@ -59,11 +59,16 @@ class Session:
     options
         Defaults for the calls of the session; a call's own `options` replace them.
 
+    See Also
+    --------
+    Options : Limits and devices.
+    devices : Devices of this machine.
+
     Examples
     --------
     >>> with hdgemm.Session(hdgemm.Options(host_memory="1GB")) as session:
-    ...     for path in paths:
-    ...         hdgemm.matmul(path, b, out=path.with_suffix(".c.npy"), session=session)
+    ...     for name in ("A", "B"):
+    ...         c = hdgemm.matmul(f"{name}.npy", "S.npy", out=f"{name}S.npy", session=session)
     """
 
     def __init__(self, options: Options | None = None) -> None:

@@ -38,6 +38,17 @@ class Verification:
         Number of rows that failed.
     unchecked_rows
         Number of rows that could not be compared in numbers, because of NaN, Inf or overflow.
+
+    See Also
+    --------
+    verify : Returns it.
+
+    Examples
+    --------
+    >>> check = hdgemm.verify("A.npy", "B.npy", "C.npy")
+    >>> check.passed
+    True
+    >>> print(check.detects, check.miss_probability)
     """
 
     passed: bool

@@ -1,4 +1,4 @@
-"""Docstrings of public functions: their sections, the names they refer to, their examples."""
+"""Docstrings of public functions and classes: sections, names they refer to, examples."""
 
 import doctest
 import inspect
@@ -12,10 +12,12 @@ import hdgemm
 from docs.site_hooks import public_names
 
 SECTIONS = ("Parameters", "Returns", "Raises", "See Also", "Examples")
+CLASS_SECTIONS = ("See Also", "Examples")
+ERROR_SECTIONS = ("See Also",)
 #: Sections that a function does without: a driver that fails is a line of its result.
 WITHOUT = {"hdgemm.devices": {"Parameters", "Raises"}}
-#: Examples that need a cluster, or MPI, or take a minute: tested in the folders of these calls.
-ELSEWHERE = ("hdgemm.cluster.", "hdgemm.mpi.", "hdgemm.check_device")
+#: Examples that need a cluster, MPI or a service, or take a minute: tested in the folders of these.
+ELSEWHERE = ("hdgemm.cluster.", "hdgemm.mpi.", "hdgemm.check_device", "hdgemm.Client")
 #: Functions that store, show or deal out matrices: no method of a paper.
 WITHOUT_SOURCE = {
     *("check_device", "create", "devices", "execute", "generated", "open", "stream", "topk"),
@@ -35,6 +37,7 @@ def _found(name):
 
 
 FUNCTIONS = [name for name in public_names() if inspect.isfunction(_found(name))]
+CLASSES = [name for name in public_names() if inspect.isclass(_found(name))]
 
 
 def _sections(name):
@@ -50,13 +53,19 @@ def test_a_public_function_has_every_section(name):
     assert not missing
 
 
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_public_class_has_its_sections(name):
+    error = issubclass(_found(name), Exception)
+    assert not set(ERROR_SECTIONS if error else CLASS_SECTIONS) - set(_sections(name))
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_public_function_names_the_source_of_its_method(name):
     named = SOURCE.search(inspect.getdoc(_found(name))) is not None
     assert named != (name.removeprefix("hdgemm.") in WITHOUT_SOURCE)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", FUNCTIONS + CLASSES)
 def test_what_a_docstring_refers_to_exists(name):
     entries = re.findall(r"^([^\s:][^:]*) : \S", _sections(name)["See Also"], re.MULTILINE)
     assert entries
@@ -67,8 +76,15 @@ def test_what_a_docstring_refers_to_exists(name):
         assert other != name
 
 
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if not name.startswith(ELSEWHERE)])
-def test_the_examples_of_a_docstring_run(name, sandbox, cache, monkeypatch):
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in FUNCTIONS + CLASSES
+        if "Examples" in _sections(name) and not name.startswith(ELSEWHERE)
+    ],
+)
+def test_the_examples_of_a_docstring_run(name, sandbox, cache, monkeypatch, capsys):
     monkeypatch.chdir(sandbox)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     for stored, matrix in {"E": "T", "samples": "T", "L": "S"}.items():
@@ -80,5 +96,7 @@ def test_the_examples_of_a_docstring_run(name, sandbox, cache, monkeypatch):
         hdgemm.linalg.lu_factor("A.npy", out="LU.npy")
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(_found(name)))
     assert examples
-    for example in examples:
-        exec(compile(example.source, name, "single"), names)
+    with hdgemm.set_options():  # defaults that an example sets end here
+        for example in examples:
+            exec(compile(example.source, name, "single"), names)
+            assert capsys.readouterr().out == example.want or not example.want

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from hdgemm.errors import InputError
@@ -23,6 +24,14 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize(("mpi", "grids"), CASES)
 def test_every_variant_solves_the_system_on_every_grid(mpi, grids):
     done = mpiexec(ranks_of(grids), "-m", "mpi4py", "-m", "tests.mpi.mpi_child", *grids, mpi=mpi)
+    assert done.stdout.splitlines() == ["ok"], done.stderr
+
+
+def test_the_examples_of_docstrings_run(tmp_path):
+    a = np.random.default_rng(0).random((100, 100))
+    np.save(tmp_path / "A.npy", a @ a.T + 100 * np.eye(100))
+    np.save(tmp_path / "B.npy", a[:, :3])
+    done = mpiexec(2, "-m", "mpi4py", "-m", "tests.mpi.examples_child", str(tmp_path))
     assert done.stdout.splitlines() == ["ok"], done.stderr
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import doctest
+import inspect
 import json
 import socket
 import struct
@@ -14,6 +16,7 @@ import pytest
 import uvicorn
 from typer.testing import CliRunner
 
+import hdgemm
 from hdgemm.cli.app import app
 from hdgemm.client import Client, RemoteError
 from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
@@ -75,6 +78,19 @@ def test_files_in_reach_are_named_and_others_sent(
     sent.clear()
     client.submit(root / "a.npy", tmp_path / "b.npy", transfer=lambda *span: sent.append(span))
     assert sent == []
+
+
+def test_the_example_of_the_docstring_runs(
+    server: Live, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(root / "A.npy", A)
+    monkeypatch.chdir(root)
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(Client) or "")
+    names: dict[str, Any] = {"hdgemm": hdgemm, "b": B}
+    for example in examples:
+        source = example.source.replace("http://127.0.0.1:8000", server.url)
+        exec(compile(source, "Client", "single"), names)
+    np.testing.assert_allclose(names["c"], A @ B)
 
 
 @pytest.mark.campaign

@@ -33,6 +33,16 @@ class Settings(Variant):
         X₀ of the random sequence.
     threshold
         A residual below it passes.
+
+    See Also
+    --------
+    linpack : The run.
+
+    Examples
+    --------
+    >>> settings = hdgemm.cluster.LinpackSettings(n=2000, nb=128)
+    >>> hdgemm.cluster.linpack(settings).passed
+    True
     """
 
     seed: int = SEED
