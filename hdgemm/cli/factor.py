@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import sys
 from inspect import Parameter as Argument
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,10 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from hdgemm.cli import arguments as args
-from hdgemm.cli.output import Outputs, print_result, refuse_existing, refuse_existing_beside
+from hdgemm.cli.output import (
+    Outputs,
+    confirm_size,
+    print_result,
+    refuse_existing,
+    refuse_existing_beside,
+)
 from hdgemm.errors import InputError
 from hdgemm.routines.description import OUT
-from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -27,9 +31,6 @@ if TYPE_CHECKING:
 _IN_PLACE: Final = "in_place"
 _DEVICES: Final = ("device", "device_memory")
 _DURABLE: Final = ("checkpoint", "restart")
-#: A result of more bytes, and of more than so many times the operands' bytes, is asked about.
-_LARGE_BYTES: Final = 1 << 30
-_DWARFS: Final = 10
 
 
 def _shared(
@@ -157,13 +158,7 @@ def _refuse_existing(
 def _ask_about_size(
     routine: Routine, operands: Mapping[str, Path], parameters: Mapping[str, Any]
 ) -> None:
-    """Ask whether a result that dwarfs the operands is meant: A·A^T instead of A^T·A, perhaps.
-
-    Raises
-    ------
-    InputError
-        When nobody can be asked, or the answer is no.
-    """
+    """Ask whether a result that dwarfs the operands is meant: A·A^T instead of A^T·A, perhaps."""
     import hdgemm
 
     shapes, read, itemsize = {}, 0, 0
@@ -175,13 +170,7 @@ def _ask_about_size(
     sizes = routine.extents(shapes)
     outputs = routine.present(parameters, "matrix")
     stored = sum(math.prod(each.shape(sizes, parameters)) for each in outputs) * itemsize
-    if stored <= max(_LARGE_BYTES, _DWARFS * read):
-        return
-    what = f"the result has {format_size(stored)}, the operands have {format_size(read)}"
-    if not sys.stdin.isatty():
-        raise InputError(f"{what}: pass --yes to store it, or see {routine.name} --help")
-    if not typer.confirm(f"{what}. Store it?", err=True):
-        raise InputError(f"{what}: nothing is stored")
+    confirm_size(stored, read, routine.name)
 
 
 def _check_cluster(

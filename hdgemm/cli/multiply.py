@@ -1,5 +1,6 @@
 """`hdgemm multiply`: C := alpha·op(A)·op(B) + beta·C, file to file."""
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hdgemm.cli import arguments as args
-from hdgemm.cli.output import Outputs, print_plans, refuse_existing
+from hdgemm.cli.output import Outputs, confirm_size, print_plans, refuse_existing
 from hdgemm.errors import InputError
 
 
@@ -43,6 +44,7 @@ def command(
     checkpoint: args.Checkpoint = False,
     restart: args.Restart = False,
     no_clobber: args.NoClobber = False,
+    yes: args.Yes = False,
     dry_run: args.DryRun = False,
     plan_file: Annotated[
         Path | None, typer.Option("--plan", help="Run the plan that --dry-run --json printed.")
@@ -82,6 +84,8 @@ def command(
     }
     if no_clobber:
         refuse_existing(out)
+    if not (yes or dry_run):
+        _ask_about_size(a, b, product)
     outputs = Outputs(
         trace=trace, gantt=gantt, tilemap=tilemap, report=report, quiet=quiet, as_json=as_json
     )
@@ -121,6 +125,25 @@ def command(
         lambda progress: multiply(
             a, b, **product, progress=progress, checkpoint=checkpoint, restart=restart
         ),
+    )
+
+
+def _ask_about_size(a: Path, b: Path, product: Mapping[str, Any]) -> None:
+    """Ask whether a C that dwarfs the operands is meant: A·B^T of tall ones instead of A^T·B."""
+    from hdgemm.matrices.operands import open_operand
+    from hdgemm.product.product import check_product
+
+    left = open_operand(a, what="a", trans=product["trans_a"])
+    right = open_operand(b, what="b", trans=product["trans_b"])
+    old = None if product["c"] is None else open_operand(product["c"], what="c")
+    checked = check_product(
+        product["alpha"], left, right, product["beta"], old, wanted=product["dtype"], whole=True
+    )
+    operands = [each for each in (left, right, old) if each is not None]
+    confirm_size(
+        math.prod(checked.shape) * checked.c_dtype.itemsize,
+        sum(math.prod(each.shape) * each.matrix.dtype.itemsize for each in operands),
+        "multiply",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from hdgemm.errors import HdgemmError, InputError
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     #: A product that takes a function which shows its progress, and returns its report.
     Call: TypeAlias = Callable[[Callable[[Progress], None] | None], Report]
 
+#: A result of more bytes, and of more than so many times the operands' bytes, is asked about.
+_LARGE_BYTES: Final = 1 << 30
+_DWARFS: Final = 10
 _SUFFIXES: Final = {"trace": ".json", "gantt": ".png", "tilemap": ".png", "report": ".json"}
 
 
@@ -164,6 +169,23 @@ def refuse_existing_beside(matrix: str | os.PathLike[str], kind: str) -> None:
         for path in FactorFiles.of(place.path.resolve()).stored_by(kind):
             if path.exists():
                 raise _kept(path)
+
+
+def confirm_size(stored: int, read: int, command: str) -> None:
+    """Ask whether a result of `stored` bytes, of operands of `read` bytes, is meant.
+
+    Raises
+    ------
+    InputError
+        When nobody can be asked, or the answer is no.
+    """
+    if stored <= max(_LARGE_BYTES, _DWARFS * read):
+        return
+    what = f"the result has {format_size(stored)}, the operands have {format_size(read)}"
+    if not sys.stdin.isatty():
+        raise InputError(f"{what}: pass --yes to store it, or see hdgemm {command} --help")
+    if not typer.confirm(f"{what}. Store it?", err=True):
+        raise InputError(f"{what}: nothing is stored")
 
 
 def _kept(path: str | os.PathLike[str]) -> InputError:

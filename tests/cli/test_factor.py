@@ -420,14 +420,34 @@ def test_no_clobber_keeps_pivots_without_their_matrix(files):
     assert invoke("qr", "T.npy", "--out", "R.npy", "--no-clobber", *SMALL).exit_code == 0
 
 
-def test_a_result_that_dwarfs_its_operands_is_asked_about(files, monkeypatch):
+@pytest.mark.parametrize(
+    ("words", "large", "small", "read"),
+    [
+        ("syrk Tall.npy", "", "--trans", "6.40 kB"),
+        ("multiply Tall.npy Tall.npy", "--trans-b", "--trans-a", "12.8 kB"),
+    ],
+)
+def test_a_result_that_dwarfs_its_operands_is_asked_about(
+    files, monkeypatch, words, large, small, read
+):
     np.save("Tall.npy", np.ones((400, 2)))
-    monkeypatch.setattr("hdgemm.cli.factor._LARGE_BYTES", 1_000_000)
-    words = ["syrk", "Tall.npy", "--out", "C.npy", "--quiet"]
-    refused = invoke(*words)
-    assert "the result has 1.28 MB, the operands have 6.40 kB: pass --yes" in str(refused.exception)
+    monkeypatch.setattr("hdgemm.cli.output._LARGE_BYTES", 1_000_000)
+    words = [*words.split(), "--out", "C.npy", "--quiet"]
+    dwarfs = [*words, *large.split()]
+    refused = invoke(*dwarfs)
+    asked = f"the result has 1.28 MB, the operands have {read}"
+    assert str(refused.exception).startswith(f"{asked}: pass --yes")
     assert not Path("C.npy").exists()
-    assert invoke(*words, "--trans").exit_code == 0
+    assert invoke(*dwarfs, "--dry-run").exit_code == 0
+    assert invoke(*words, small).exit_code == 0
     assert np.load("C.npy").shape == (2, 2)
-    assert invoke(*words, "--yes").exit_code == 0
+    assert invoke(*dwarfs, "--yes").exit_code == 0
     assert np.load("C.npy").shape == (400, 400)
+
+
+def test_an_old_c_counts_as_an_operand(files, monkeypatch):
+    np.save("Tall.npy", np.ones((400, 2)))
+    np.save("C.npy", np.zeros((400, 400)))
+    monkeypatch.setattr("hdgemm.cli.output._LARGE_BYTES", 1_000_000)
+    words = "multiply Tall.npy Tall.npy --trans-b --beta 1 --c C.npy --out C.npy --quiet"
+    assert invoke(*words.split()).exit_code == 0
