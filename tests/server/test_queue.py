@@ -125,6 +125,46 @@ def test_start_times_add_up_what_is_known(client: InProcess) -> None:
     assert [job["startsIn"] for job in look(client)["waiting"]] == [0.0, 22.0, 54.0]
 
 
+def test_no_start_time_follows_a_job_that_is_overdue(client: InProcess) -> None:
+    add_worker(client)
+    first, second = (submit(client, a=A, b=A) for _ in range(2))
+    database = client.app.state.service.database
+    with database.read() as conn:
+        now = database.now(conn)
+    change(client, first, status="running", worker="w", fence=1, plan={"expected_seconds": 0.011})
+
+    def starts_in(**values: Any) -> float | None:
+        change(client, first, **values)
+        [waiting] = look(client)["waiting"]
+        assert waiting["jobID"] == second
+        found: float | None = waiting["startsIn"]
+        return found
+
+    assert starts_in(started=now) == pytest.approx(0.0, abs=0.011)
+    assert starts_in(started=now - 88.0) is None
+    assert starts_in(plan={"expected_seconds": 1e6}) == pytest.approx(1e6 - 88.0, abs=60.0)
+    assert starts_in(progress={"elapsed": 80.0, "eta": 1e5}) == pytest.approx(1e5 - 8, abs=60.0)
+    assert starts_in(progress={"elapsed": 80.0, "eta": 0.0}) is None
+    # A later attempt did not begin when the job started.
+    assert starts_in(progress={"elapsed": 1.0, "eta": 2.0}, fence=2) == 2.0
+    assert starts_in(progress=None) is None
+
+
+def test_no_start_time_is_shown_while_idle_workers_take_nothing(client: InProcess) -> None:
+    add_worker(client)
+    first, second = (submit(client, a=A, b=A) for _ in range(2))
+    database = client.app.state.service.database
+    with database.read() as conn:
+        now = database.now(conn)
+    change(client, first, updated=now - 88.0)
+    change(client, second, status="successful", report={"seconds": 1.0}, started=now - 9.0,
+           finished=now)  # fmt: skip
+    assert look(client)["waiting"][0]["startsIn"] == 0.0
+    change(client, second, finished=now - 8.0)
+    [waiting] = look(client)["waiting"]
+    assert (waiting["startsIn"], waiting["reason"]) == (None, "no worker has taken it yet")
+
+
 def test_a_running_job_says_how_long_its_process_is_silent(client: InProcess) -> None:
     add_worker(client)
     job = submit(client, a=A, b=A)

@@ -21,7 +21,7 @@ from hdgemm.server.tables import UNFINISHED, Job, Token, Use, WorkerRow
 from hdgemm.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hdgemm.server.service import Service
     from hdgemm.server.tokens import Account
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 router = APIRouter(prefix="/v1/queue", tags=["jobs"])
 #: A worker that was not seen for longer does not count.
 _SILENT_SECONDS: Final = 30.0
+#: A job that is later than this, to start or to end, is late: nothing is known of its time.
+_LATE_SECONDS: Final = 5.0
 #: Start times are estimated for so many jobs at the head of the queue.
 _MOST_ESTIMATED: Final = 200
 #: Of so many last jobs the time beside their runs, to start and to publish, is measured.
@@ -41,7 +43,8 @@ class WaitingInfo(StatusInfo):
     ahead: int = Field(description="Jobs of all tokens before it.")
     reason: str = Field(description="For what it waits.")
     startsIn: float | None = Field(  # noqa: N815 - spelled as OGC's members
-        description="Seconds until it starts, as far as the times of the jobs before it are known."
+        description="Seconds until it starts; null where the time of a job before it is not known"
+        " or has passed."
     )
 
 
@@ -93,7 +96,7 @@ def _queue(service: Service, account: Account, offset: int, limit: int) -> bytes
 class Place:
     """A waiting job, the number of jobs before it, its reason, and its estimated start.
 
-    `starts_in` is in seconds; None where the time of a job before it is not known.
+    `starts_in` is in seconds; None where the time of a job before it is not known or has passed.
     """
 
     job: Job
@@ -146,7 +149,7 @@ def _places(
     """
     queues = leases.queues(conn, now)
     workers = _capacities(conn, now)
-    estimates = _estimates(conn, queues, len(workers))
+    estimates = _estimates(conn, queues, len(workers), now)
     found: list[Place] = []
     ahead = own = 0
     for queue in queues:
@@ -155,7 +158,7 @@ def _places(
             if skipped < queue.count and len(found) < limit:
                 page = _page(conn, queue, skipped, limit - len(found))
                 found += [
-                    _place(conn, job, ahead + skipped + number, workers, estimates)
+                    _place(conn, job, ahead + skipped + number, workers, estimates, now)
                     for number, job in enumerate(page)
                 ]
             own += queue.count
@@ -199,6 +202,7 @@ def _place(
     ahead: int,
     workers: Sequence[Capacity],
     estimates: Sequence[float | None],
+    now: float,
 ) -> Place:
     wanted = (job.inputs.get("options") or {}).get("host_memory")
     waiting = Waiting(job.id, job.fence, job.host_bytes, job.devices, job.started, wanted is None)
@@ -212,10 +216,11 @@ def _place(
         state = "waiting" if source.status == "accepted" else source.status
         return Place(job, ahead, f"its input, job {source.id[:8]}, is {state}", None)
     starts_in = estimates[ahead] if ahead < len(estimates) and workers else None
-    return Place(job, ahead, _reason(waiting, workers, ahead), starts_in)
+    late = now > job.updated + _LATE_SECONDS
+    return Place(job, ahead, _reason(waiting, workers, ahead, late=late), starts_in)
 
 
-def _reason(job: Waiting, workers: Sequence[Capacity], ahead: int) -> str:
+def _reason(job: Waiting, workers: Sequence[Capacity], ahead: int, *, late: bool) -> str:
     """Return the reason why a job with complete inputs waits."""
     before = f"{ahead} {'job is' if ahead == 1 else 'jobs are'} before it" if ahead else ""
     if not workers:
@@ -235,23 +240,27 @@ def _reason(job: Waiting, workers: Sequence[Capacity], ahead: int) -> str:
     free = max(worker.free_memory for worker in able)
     if all(job.needs(worker.all_memory) > worker.free_memory for worker in able):
         return f"it needs {format_size(job.host_bytes)} of memory, {format_size(free)} are free"
-    return before or "it starts within seconds"
+    return before or ("no worker has taken it yet" if late else "it starts within seconds")
 
 
 def _estimates(
-    conn: sa.Connection, queues: Sequence[leases.Queue], workers: int
+    conn: sa.Connection, queues: Sequence[leases.Queue], workers: int, now: float
 ) -> list[float | None]:
     """Return seconds until the first jobs of the queue start, in its order.
 
     The work of the running jobs and of the jobs before it is divided by the number of workers. To
-    each waiting job's expected seconds comes what the last jobs took beside their runs.
+    each job's expected seconds comes what the last jobs took beside their runs.
     """
     overhead = _overhead(conn)
-    query = sa.select(Job.progress, Job.plan["expected_seconds"].as_float())
+    query = sa.select(Job.progress, Job.plan["expected_seconds"].as_float(), Job.started, Job.fence)
+    running = conn.execute(query.where(Job.status == "running")).all()
     seconds: float | None = 0.0
-    for progress, expected in conn.execute(query.where(Job.status == "running")):
-        left = (progress or {}).get("eta")
-        seconds = _sum(seconds, expected if left is None else left)
+    for progress, expected, started, fence in running:
+        # A later attempt began at an unknown time, perhaps in the middle of the work.
+        began = started if fence <= 1 else None
+        seconds = _sum(seconds, _left(progress or {}, expected, began, overhead, now))
+    if not running and _is_late(conn, now):
+        seconds = None
     found: list[float | None] = []
     expected_seconds = sa.select(Job.plan["expected_seconds"].as_float())
     for queue in queues:
@@ -268,6 +277,30 @@ def _estimates(
         if len(found) >= _MOST_ESTIMATED:
             break
     return found
+
+
+def _left(
+    progress: Mapping[str, Any],
+    expected: float | None,
+    began: float | None,
+    overhead: float,
+    now: float,
+) -> float | None:
+    """Return seconds until a running job ends; None where unknown, or where it is overdue."""
+    eta = progress.get("eta")
+    whole = expected if eta is None else eta + progress.get("elapsed", 0.0)
+    if whole is None or began is None:
+        return eta or None
+    left: float = began + whole + overhead - now
+    return None if left < -_LATE_SECONDS else max(0.0, left)
+
+
+def _is_late(conn: sa.Connection, now: float) -> bool:
+    """Say whether the workers have been idle for long though a job waits."""
+    waits = sa.select(sa.func.min(Job.updated)).where(Job.status == "accepted")
+    waiting = conn.execute(waits).scalar()
+    ended = conn.execute(sa.select(sa.func.max(Job.finished))).scalar()
+    return waiting is not None and now > max(waiting, ended or 0.0) + _LATE_SECONDS
 
 
 def _overhead(conn: sa.Connection) -> float:

@@ -6,7 +6,7 @@ import { confirm } from "./dialogs.js";
 import { phaseList } from "./phases.js";
 import { ProgressChart } from "./progress.js";
 import {
-  OVER, bar, bytes, card, donePercent, el, facts, fixed, isPressed, once, path, planFacts, processName, rate, replace, seconds, shape, since, status, table, time, title, valueText,
+  OVER, about, bar, bytes, card, donePercent, el, facts, fixed, isPressed, once, path, planFacts, processName, rate, replace, seconds, shape, since, status, table, time, title, valueText,
 } from "./show.js";
 
 const GANTT_TRIES = 30;
@@ -170,7 +170,7 @@ function actions(id, info, tell, redraw) {
 
 function headline(info, reason) {
   const detail = info.detail ?? {};
-  if (info.status === "accepted") return reason ? `Waiting: ${reason.reason}${reason.startsIn === null ? "" : `; starts in about ${seconds(reason.startsIn)}`}` : info.message;
+  if (info.status === "accepted") return reason ? `Waiting: ${reason.reason}${reason.startsIn === null ? "" : `; starts ${about(reason.startsIn)}`}` : info.message;
   if (info.status !== "running") return info.status === "successful" ? `Done in ${seconds(info.report?.seconds ?? since(info.started, info.finished))}`
     : info.status === "failed" && info.started ? `Failed after ${seconds(since(info.started, info.finished))}` : info.message;
   const left = detail.eta === null || detail.eta === undefined ? null : `${seconds(detail.eta)} left, done at about ${new Date(Date.now() + 1000 * detail.eta).toLocaleTimeString()}`;

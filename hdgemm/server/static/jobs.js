@@ -1,7 +1,7 @@
 // All jobs: running ones first, then the queue in its order, then finished ones.
 
 import { get } from "./api.js";
-import { bar, bytes, donePercent, el, percent, processName, rate, repeat, replace, seconds, shape, since, status, table, title } from "./show.js";
+import { about, bar, bytes, donePercent, el, percent, processName, rate, repeat, replace, seconds, shape, since, status, table, title } from "./show.js";
 
 const PAGE = 25;
 // A phone shows some five jobs at once, and a queue would hide what has ended.
@@ -35,7 +35,7 @@ function runningTable(rows, account) {
 function waitingTable(rows, account) {
   return table("Waiting jobs", [name, process, extents, owner(account), priority,
     ["Waits because", (one) => one.reason],
-    ["Starts in", (one) => (one.startsIn === null ? "–" : `about ${seconds(one.startsIn)}`), true], age], rows);
+    ["Starts", (one) => (one.startsIn === null ? "–" : about(one.startsIn)), true], age], rows);
 }
 
 const ended = ["Ended", (one) => `${seconds(since(one.finished))} ago`, true];

@@ -78,6 +78,11 @@ export function seconds(value) {
   return `${Math.round(minutes / 1440)} days`;
 }
 
+// The estimated start of a job; workers look for jobs every half second.
+export function about(value) {
+  return value < 1 ? "within a second" : `in about ${seconds(value)}`;
+}
+
 export function fixed(value, digits = 1) {
   return value === null || value === undefined ? "–" : value.toFixed(digits);
 }
