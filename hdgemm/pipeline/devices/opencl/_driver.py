@@ -7,6 +7,7 @@ import ctypes
 import os
 import weakref
 from dataclasses import dataclass
+from platform import machine
 from typing import TYPE_CHECKING, Any, Final
 
 import pyopencl as cl
@@ -138,8 +139,8 @@ def read_facts(device: cl.Device) -> Facts:
         kind = _kind(device)
         vector = max(4 * device.native_vector_width_float, 8 * device.native_vector_width_double)
         if kind == "cpu":
-            # AVX-512 doubles the number of registers as well as their length.
-            count = 32 if vector >= 64 else 16
+            # AVX-512 doubles the number of registers as well as their length; AArch64 has 32 too.
+            count = 32 if vector >= 64 or machine() == "aarch64" else 16
             registers = (count * vector // 4, count * vector // 4, 1)
         else:
             registers = (255, 65536, 2048)
