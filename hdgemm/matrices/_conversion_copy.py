@@ -27,12 +27,14 @@ def copy_converted(out: NDArray[Any], source: NDArray[Any]) -> None:
     if out.strides[0] < out.strides[1]:
         out, source = out.T, source.T
     by_rows = source.strides[0] >= source.strides[1]
-    if source.dtype != _HALF or out.dtype != _SINGLE or not by_rows:
-        np.copyto(out, source, casting="same_kind")
-        return
-    height = max(1, _STRIP // max(1, source.shape[1]))
-    for top in range(0, len(source), height):
-        _widen(out[top : top + height], source[top : top + height])
+    # Processors report signalling NaNs as invalid, some (AArch64) in float16, too.
+    with np.errstate(invalid="ignore"):
+        if source.dtype != _HALF or out.dtype != _SINGLE or not by_rows:
+            np.copyto(out, source, casting="same_kind")
+            return
+        height = max(1, _STRIP // max(1, source.shape[1]))
+        for top in range(0, len(source), height):
+            _widen(out[top : top + height], source[top : top + height])
 
 
 def _widen(out: NDArray[np.float32], source: NDArray[np.float16]) -> None:

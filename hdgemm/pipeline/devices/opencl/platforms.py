@@ -68,7 +68,8 @@ def _query_loader() -> tuple[OwnerProcess, tuple[Found, ...]]:
             platforms = cl.get_platforms()
     except (DeviceError, OSError) as error:
         raise DeviceUnavailableError(
-            f"there is no OpenCL platform ({error}): {_INSTALL}"
+            f"there is no OpenCL platform ({error}): {_INSTALL}; except on x86-64 Linux this needs "
+            "a runtime of the system, too"
         ) from error
     unique: dict[tuple[object, ...], Found] = {}
     for platform in platforms:
