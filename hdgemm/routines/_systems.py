@@ -60,6 +60,7 @@ ROUTINES: Final = (
             ),
         ),
         durable=True,
+        devices=True,
         row_passes=always,
         examples=(
             "hdgemm lstsq T.npy Y.npy --out X.npy",

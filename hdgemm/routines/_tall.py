@@ -79,6 +79,7 @@ ROUTINES: Final = (
             ),
         ),
         durable=True,
+        devices=True,
         row_passes=always,
         examples=(
             "hdgemm svdvals T.npy --out s.npy",
@@ -98,6 +99,7 @@ ROUTINES: Final = (
             Output(name="vh", help="Where Vh goes.", shape=extents("k", "n")),
         ),
         durable=True,
+        devices=True,
         row_passes=always,
         examples=(
             "hdgemm svd T.npy --out U.npy --s s.npy --vh Vh.npy",
@@ -118,6 +120,7 @@ ROUTINES: Final = (
             Output(name="vh", help="Where Vh goes.", shape=_with_k("k", "n")),
         ),
         durable=True,
+        devices=True,
         row_passes=always,
         examples=(
             "hdgemm svds T.npy --out U.npy --s s.npy --vh Vh.npy --k 3",
@@ -148,6 +151,7 @@ ROUTINES: Final = (
             Output(name="v", help="Where the vectors go.", shape=_with_k("n", "k")),
         ),
         durable=True,
+        devices=True,
         examples=(
             "hdgemm eigsh S.npy --out w.npy --v V.npy --k 3",
             "hdgemm eigsh S.npy --out w.npy --v V.npy --k 3 --which LA",
@@ -198,6 +202,7 @@ ROUTINES: Final = (
             ),
         ),
         durable=True,
+        devices=True,
         row_passes=always,
         examples=(
             "hdgemm pca T.npy --out scores.npy --components V.npy --k 10",
@@ -223,6 +228,7 @@ ROUTINES: Final = (
         ),
         outputs=(Output(name="c", help="Where C goes.", shape=_variables, option=OUT),),
         durable=True,
+        devices=True,
         row_passes=always,
         examples=(
             "hdgemm cov T.npy --out C.npy",
@@ -239,6 +245,7 @@ ROUTINES: Final = (
         parameters=(_ROWVAR,),
         outputs=(Output(name="c", help="Where C goes.", shape=_variables, option=OUT),),
         durable=True,
+        devices=True,
         row_passes=always,
         examples=(
             "hdgemm corrcoef T.npy --out C.npy",
@@ -274,6 +281,7 @@ ROUTINES: Final = (
         operands=(_A,),
         outputs=(Output(name="x", help="Where X goes.", shape=extents("n", "m"), option=OUT),),
         durable=True,
+        devices=True,
         examples=(
             "hdgemm pinv T.npy --out X.npy",
             "hdgemm pinv T.npy --out X.npy --host-memory 2GB",
@@ -305,6 +313,7 @@ ROUTINES: Final = (
             _value("r2", "r2"),
         ),
         durable=True,
+        devices=True,
         row_passes=always,
         examples=(
             "hdgemm ridge T.npy Y.npy --out X.npy --alphas 1 --alphas 10",
