@@ -203,10 +203,6 @@ def _refuse_mpi_alone(routine: Routine, given: Mapping[str, Any]) -> None:
 
 def _run(routine: Routine, given: Mapping[str, Any]) -> None:
     """Run a routine, or print its plan; `given` are the arguments of its command."""
-    from hdgemm.call.keywords import Call
-    from hdgemm.linalg.routines import plan_routine, run_routine
-    from hdgemm.progress import Callbacks
-
     parameters = _parameters(routine, given)
     _check_cluster(routine, parameters, given)
     if given.get("mpi"):
@@ -216,6 +212,10 @@ def _run(routine: Routine, given: Mapping[str, Any]) -> None:
             parameters[each.name] = given[each.name]
         run_over_mpi(routine, parameters, given)
         return
+    from hdgemm.call.keywords import Call
+    from hdgemm.linalg.routines import plan_routine, run_routine
+    from hdgemm.progress import Callbacks
+
     _refuse_mpi_alone(routine, given)
     outs = _outs(routine, given, parameters)
     if given["no_clobber"]:
