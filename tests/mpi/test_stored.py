@@ -349,11 +349,13 @@ def test_options_without_effect_over_mpi_are_refused(tmp_path, monkeypatch, word
 
 @pytest.mark.parametrize(("p", "q"), [(1, 3), (3, 1), (2, 3)])
 @pytest.mark.parametrize("trans", [False, True])
-@pytest.mark.parametrize(("rows", "cols"), [(40, 23), (5, 23), (23, 5)])
-def test_readers_read_each_element_once(p, q, trans, rows, cols):
-    """Ranks that hold the same rows read them, and all ranks where these would be too few."""
+@pytest.mark.parametrize(("rows", "cols", "nbytes"), [
+    (40, 23, 200), (5, 23, 200), (23, 5, 200), (480, 1, 800),
+])  # fmt: skip
+def test_readers_read_each_element_once(p, q, trans, rows, cols, nbytes):
+    """Ranks that hold the same rows read them; all ranks, where rows or their blocks are few."""
     seen, teams = np.zeros((rows, cols), int), set()
-    strips = Strips.of((rows, cols), 8, p * q, nbytes=200)
+    strips = Strips.of((rows, cols), 8, p * q, nbytes=nbytes)
     for rank in range(p * q):
         row, col = divmod(rank, q)
         axes = Axis(rows + 4, 4, p, row), Axis(cols + 4, 4, q, col)
@@ -370,6 +372,8 @@ def test_readers_read_each_element_once(p, q, trans, rows, cols):
             seen[each.row : each.row + each.rows, each.col : each.col + each.cols] += 1
     assert (seen == 1).all()
     assert len(teams) == 1
+    if rows == 480:
+        assert teams == {p * q}
 
 
 def test_the_plan_of_ranks_states_memory_words_and_seconds():
