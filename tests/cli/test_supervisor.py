@@ -53,3 +53,18 @@ def test_a_rank_ends_with_its_supervisor(number):
         process.send_signal(number)
         # The pipe closes when both have ended.
         process.communicate(timeout=240)
+
+
+def test_ranks_are_forked_before_numpy_is_imported():
+    """OpenBLAS would start its threads again in the child, and these poll while A is read."""
+    code = (
+        "import sys, hdgemm.cli.supervisor as supervisor\n"
+        "supervisor.supervise = lambda: print('numpy' in sys.modules) or sys.exit()\n"
+        "from hdgemm.cli import main; main()"
+    )
+    words = ["solve", "A.npy", "B.npy", "--out", "X.npy", "--mpi"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True, text=True, timeout=240, check=True,
+    )  # fmt: skip
+    assert done.stdout == "False\n"
