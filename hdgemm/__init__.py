@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from hdgemm.matrices.operands import create, open  # noqa: A004 - `hdgemm.open`
     from hdgemm.pipeline.devices.registry import list_devices as devices
     from hdgemm.preflight import execute, plan, plan_gemm
+    from hdgemm.progress import Progress
+    from hdgemm.report import Report
     from hdgemm.run.session import Session
     from hdgemm.verify.check import Verification
 
@@ -46,6 +48,8 @@ __all__ = [
     "InputTypeError",
     "MatrixIOError",
     "Options",
+    "Progress",
+    "Report",
     "Session",
     "Verification",
     "check_device",
@@ -81,6 +85,8 @@ __all__ = [
 #: Module and name of what is imported at first use: NumPy takes time, `Client` needs an extra.
 _LAZY = {
     "Client": ("hdgemm.client", "Client"),
+    "Progress": ("hdgemm.progress", "Progress"),
+    "Report": ("hdgemm.report", "Report"),
     "Session": ("hdgemm.run.session", "Session"),
     "Verification": ("hdgemm.verify.check", "Verification"),
     "check_device": ("hdgemm.device_check", "check_device"),

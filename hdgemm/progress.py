@@ -45,6 +45,18 @@ class Progress:
         Seconds in which each stage of each device was busy so far, by ``"DEVICE STAGE"``.
     tiles
         Parts of C that each of several devices has stored so far; None for one device.
+
+    See Also
+    --------
+    Report : A run that has ended.
+    multiply : Calls `progress` with one, as most functions do.
+
+    Examples
+    --------
+    >>> seen = []
+    >>> s = hdgemm.linalg.svdvals(np.ones((4, 3)), progress=seen.append)
+    >>> seen[-1].percent
+    100.0
     """
 
     percent: float

@@ -152,6 +152,18 @@ class Report:
     values
         Small results as plain values, by name, such as the rank that `linalg.lstsq` found; for
         runs by the command line and the service, which return no arrays.
+
+    See Also
+    --------
+    Progress : A run that goes on.
+    multiply : Calls `report` with one, as most functions do.
+
+    Examples
+    --------
+    >>> reports = []
+    >>> s = hdgemm.linalg.svdvals(np.ones((4, 3)), report=reports.append)
+    >>> reports[0].devices
+    ('host',)
     """
 
     seconds: float
