@@ -254,6 +254,32 @@ def gesvd(a: NDArray[Any], driver: str, *, vectors: bool = True) -> tuple[NDArra
     return (u, s, vh) if vectors else (s,)
 
 
+def eigh(a: NDArray[Any], *, vectors: bool = True) -> tuple[NDArray[Any], ...]:
+    """Return the ascending eigenvalues of a Hermitian A, and its eigenvectors with `vectors`.
+
+    The lower triangle is read. A is overwritten.
+    """
+    n, real = len(a), a.dtype.kind == "f"
+    w, z = np.zeros(n, a.real.dtype), np.zeros((n, n) if vectors else (1, 1), a.dtype, "F")
+    bound, place = np.zeros(1, w.dtype), np.zeros(1, np.intc)  # of values that are not asked for
+    support, integers = (np.zeros(max(1, size * n), np.intc) for size in (2, 10))
+    reals = [] if real else [np.zeros(max(1, 24 * n), w.dtype), max(1, 24 * n)]
+    found, info = ctypes.c_int(), ctypes.c_int()
+
+    def run(work: NDArray[Any], length: int) -> None:
+        _call(
+            cython_lapack, "syevr" if real else "heevr", a.dtype, "V" if vectors else "N", "A", "L",
+            n, a, _lead(a), bound, bound, place, place, bound, found, w, z, _lead(z), support,
+            work, length, *reals, integers, len(integers), info,
+        )  # fmt: skip
+
+    if n:
+        run(*_workspace(a.dtype, run))
+    if info.value:
+        raise np.linalg.LinAlgError("the eigenvalues did not converge")
+    return (w, z) if vectors else (w,)
+
+
 def least_squares(
     a: NDArray[Any], b: NDArray[Any], cond: float, driver: str
 ) -> tuple[int, NDArray[Any] | None]:

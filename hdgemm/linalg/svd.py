@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import numpy as np
-import scipy.linalg
 
 from hdgemm.call.input_checks import check_reread
 from hdgemm.call.keywords import Call, DurableKeywords, public_call
@@ -16,6 +15,7 @@ from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run, plan_parts
 from hdgemm.errors import InputError, InputTypeError
+from hdgemm.fortran import eigh
 from hdgemm.linalg.pinv import two_passes
 from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.passes import rows_for
@@ -330,7 +330,7 @@ def _gram_values(
     passes.reduce(rows, [gram], reading)
     squares = passes.dense(
         dense,
-        lambda: scipy.linalg.eigvalsh(gram.gram, lower=True, overwrite_a=True, check_finite=False),
+        lambda: eigh(gram.gram, vectors=False)[0],
     )
     roots: NDArray[Any] = np.sqrt(np.maximum(squares[::-1], 0))
     return roots.astype(_real(rows.dtype))

@@ -1,6 +1,7 @@
 """Singular values and vectors by passes over rows, judged by LAPACK's ratios."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 import hdgemm
 from hdgemm import fortran
 from hdgemm.errors import DoesNotFitError
-from hdgemm.linalg import svd, svdvals
+from hdgemm.linalg import svd, svds, svdvals
 from hdgemm.linalg.rows import _tree as tree, tsqr
 from tests.linalg.matrices import DTYPES, SOUND, norm1, random_matrix, widened
 
@@ -104,6 +105,23 @@ def test_the_triangle_is_decomposed_without_the_interpreters_lock(monkeypatch, d
     called.clear()
     assert_values(a, svdvals(a, options=ROWS))
     assert fortran.LETTERS[a.dtype.char] + "gesdd" in called
+    for call in (partial(svdvals, method="gram"), partial(svds, k=2)):
+        called.clear()
+        call(a, options=ROWS)
+        assert called & {"ssyevr", "dsyevr", "cheevr", "zheevr"}
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 50])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_eigenvalues_of_the_lower_triangle(dtype, n):
+    x = random_matrix(n, n, dtype)
+    x = x + x.conj().T
+    w, z = fortran.eigh(np.asfortranarray(np.tril(x)))
+    atol = 100 * max(1, n) * np.finfo(dtype).eps
+    np.testing.assert_allclose(w, np.linalg.eigvalsh(x), atol=atol)
+    np.testing.assert_allclose(x @ z, z * w, atol=atol)
+    (alone,) = fortran.eigh(np.asfortranarray(x), vectors=False)
+    np.testing.assert_allclose(alone, w, atol=atol)
 
 
 @pytest.mark.parametrize("driver", ["gesdd", "gesvd"])

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import scipy.linalg
 
+from hdgemm.fortran import eigh
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -127,7 +129,7 @@ class KrylovBasis:
         projected = basis.conj().T @ products
         projected += projected.conj().T.copy()
         projected *= 0.5
-        values, coefficients = scipy.linalg.eigh(projected, check_finite=False)
+        values, coefficients = eigh(np.asfortranarray(projected))
         return values, coefficients
 
     def _restart(self, width: int) -> None:
