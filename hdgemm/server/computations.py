@@ -101,7 +101,7 @@ def job_options(process: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if process == "linpack":
         given = {"devices": [inputs["device"]], "threads": inputs["threads"]}
     elif process in commands():
-        given = {**given, "devices": ["host"]}
+        given = {"devices": ["host"], **given}
     return {**_OPTIONS, **given}
 
 

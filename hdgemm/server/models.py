@@ -230,7 +230,7 @@ class LinpackInputs(Common):
 
 
 class LinalgOptions(Strict):
-    """How a routine is computed: on the host; see `hdgemm.Options`."""
+    """How a routine is computed; see `hdgemm.Options`."""
 
     host_memory: Size | None = None
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -240,12 +240,23 @@ class LinalgOptions(Strict):
     ] = None
 
 
+class DeviceOptions(LinalgOptions):
+    """How a routine is computed in which devices take part; the host alone by default."""
+
+    devices: Annotated[
+        list[DeviceName],
+        Field(min_length=1, max_length=16, description="Devices that update slabs, or multiply."),
+    ] = ["host"]
+    device_memory: Size | None = None
+
+
 def inputs_of(routine: Routine) -> type[Common]:
     """Return the model of the inputs of a routine's process."""
     fields: dict[str, Any] = {each.name: (Reference, ...) for each in routine.operands}
     if routine.stores:
         fields["output"] = (Output, Field(default_factory=Output))
-    fields["options"] = (LinalgOptions, LinalgOptions())
+    options = DeviceOptions if routine.devices else LinalgOptions
+    fields["options"] = (options, options())
     for each in routine.shown:
         fields[each.name] = (_values(each), Field(each.default, description=each.help))
     for output in routine.outputs:

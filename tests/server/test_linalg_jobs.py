@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hdgemm import linalg
+from hdgemm import devices, linalg
 from hdgemm.client import Client
 from hdgemm.options import Options
 from hdgemm.routines.registry import commands
@@ -22,6 +22,7 @@ from tests.server.harness import (
     Live,
     application,
     finished,
+    live,
     make_settings,
     submit,
 )
@@ -116,6 +117,34 @@ def test_the_client_downloads_factors_and_pivots(real: Live, folder: Path) -> No
         job = client.compute("lu", a, options=options).wait(timeout=LIMIT)
         x = linalg.lu_solve((job.result(), job.array("piv")), np.ones(N))
     np.testing.assert_allclose(a @ x, np.ones(N), atol=1e-9)
+
+
+def test_devices_take_part_where_they_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("pyopencl")
+    if not any(info.name == "opencl:0" and info.usable for info in devices()):
+        pytest.skip("there is no OpenCL device")
+    settings = make_settings(
+        tmp_path,
+        library="hdgemm.server.hdgemm_backend:HdgemmLibrary",
+        devices=("host", "opencl:0"),
+    )
+    matrices(settings.roots[0])
+    with live(settings) as started:
+        for process, name in (("lu", "a"), ("svdvals", "tall")):
+            body = {"a": {"path": f"{name}.npy"}, "options": SMALL}
+            for named, used in ((["host"], ["host"]), (["opencl:0"], ["host", "opencl:0"])):
+                inputs = {**body, "options": {**SMALL, "devices": named}}
+                job = finished(started.http, submit(started.http, process, **inputs))
+                assert job["status"] == "successful", job["error"]
+                assert job["report"]["devices"] == used
+            job = finished(started.http, submit(started.http, process, **body))
+            assert job["report"]["devices"] == ["host"]
+        refused = execute(started.http, "lu", inputs={**body, "options": {"devices": ["opencl:7"]}})
+        assert refused.status_code == 422
+        assert "opencl:7, which no worker has" in refused.text
+        refused = execute(started.http, "norm", inputs=inputs)
+        assert refused.status_code == 422
+        assert "devices" in refused.text
 
 
 def computed(folder: Path, routine: str, *operands: str, **parameters: Any) -> Any:

@@ -67,12 +67,15 @@ function choiceField(name, choices, start, describe) {
   return field(name, control, () => JSON.parse(control.value), (value) => { control.value = JSON.stringify(value); }, describe);
 }
 
-function devicesField(name, devices) {
-  const control = el("select", { multiple: true, size: Math.min(5, devices.length + 1) },
-    el("option", { value: "auto", selected: true }, "auto: the best one"), ...devices.map((device) => el("option", { value: device }, device)));
+function devicesField(name, schema, devices) {
+  const start = [schema.default].flat();
+  const auto = alternatives(schema).some((one) => one.const === "auto") ? [["auto", "auto: the best one"]] : [];
+  const choices = [...auto, ...devices.map((device) => [device, device])];
+  const control = el("select", { multiple: true, size: Math.min(5, choices.length) },
+    ...choices.map(([value, text]) => el("option", { value, selected: start.includes(value) }, text)));
   const read = () => {
     const chosen = [...control.selectedOptions].map((one) => one.value).filter((one) => one !== "auto");
-    return chosen.length ? chosen : "auto";
+    return chosen.length ? chosen : schema.default;
   };
   return field(name, control, read, (value) => {
     for (const option of control.options) option.selected = [value].flat().includes(option.value);
@@ -100,7 +103,7 @@ function fieldOf(name, schema, required, context) {
   const options = alternatives(schema);
   const types = new Set(options.map((one) => one.type));
   const [only] = options;
-  if (name.split(".").at(-1) === "devices") return devicesField(name, context.devices);
+  if (name.split(".").at(-1) === "devices") return devicesField(name, schema, context.devices);
   if (name === "device") return choiceField(name, [...new Set(["host", ...context.devices])].map((one) => [one, one]), schema.default);
   if (options.length > 1 && types.has("boolean")) {
     const words = options.filter((one) => one.const !== undefined).map((one) => [one.const, `each ${one.const.replace(/s$/, "")} as it is computed`]);
