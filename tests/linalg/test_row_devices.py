@@ -9,8 +9,9 @@ import scipy.linalg
 
 import hdgemm
 from hdgemm.decomposition import pca
-from hdgemm.errors import DeviceError, DoesNotFitError
+from hdgemm.errors import DeviceError, DeviceUnavailableError, DoesNotFitError
 from hdgemm.linalg import corrcoef, cov, eigsh, lstsq, pinv, qr, ridge, svd, svds, svdvals
+from hdgemm.linalg.planning import passes
 from hdgemm.pipeline.devices.cuda import driven_by
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
 from hdgemm.run.session import Session
@@ -194,3 +195,46 @@ def test_a_device_that_fails(monkeypatch, tmp_path, number, late):
             svd(a, out=(tmp_path / "U.npy", None, None), session=session)
         assert device.buffers == 0
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("rate", "memory", "expected"),
+    [(1e15, 10**8, ("opencl:0",)), (1e6, 10**8, ()), (1e15, 1000, ())],
+    ids=["faster", "slower", "too small"],
+)
+def test_auto_takes_an_accelerator_that_is_expected_to_be_faster(
+    monkeypatch, rate, memory, expected
+):
+    monkeypatch.setattr(passes, "best_device", lambda: "opencl:0")
+    monkeypatch.setattr(passes, "WORTH_AN_ACCELERATOR", 1)
+    a = random_matrix(M, N, "float64")
+    with Session(hdgemm.Options(tile=(700, 1, 1))) as session:
+        stand_in(monkeypatch, session, memory=memory)
+        assumed = session.machine
+        monkeypatch.setattr(
+            session,
+            "machine",
+            lambda spec, *others: (
+                replace(assumed(spec, *others), gemm={"float64": rate}, pcie_up=1e15)
+                if spec.name == "opencl:0"
+                else assumed(spec, *others)
+            ),
+        )
+        reports = []
+        values = svdvals(a, session=session, report=reports.append)
+        np.testing.assert_allclose(values, scipy.linalg.svdvals(a), rtol=1e-12)
+        assert reports[0].plan["parts"][0]["devices"] == expected
+
+
+def test_auto_computes_on_the_host_where_the_accelerator_cannot_be_opened(monkeypatch):
+    def refuse(*_):
+        raise DeviceUnavailableError("it is busy")
+
+    monkeypatch.setattr(passes, "best_device", lambda: "cuda:0")
+    monkeypatch.setattr(passes, "WORTH_AN_ACCELERATOR", 1)
+    a = random_matrix(M, N, "float64")
+    with Session(hdgemm.Options(tile=(700, 1, 1))) as session:
+        monkeypatch.setattr(session, "device", refuse)
+        np.testing.assert_allclose(svdvals(a, session=session), scipy.linalg.svdvals(a), rtol=1e-12)
+        with pytest.raises(DeviceUnavailableError, match="it is busy"):
+            svdvals(a, session=session, options=hdgemm.Options(devices="cuda:0"))

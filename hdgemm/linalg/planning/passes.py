@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdgemm.call.run import machine_of
-from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.errors import DeviceError, DoesNotFitError, InputError
 from hdgemm.linalg.planning.device_tiles import STAGING_BYTES
 from hdgemm.linalg.planning.rows import plan_pass
 from hdgemm.machine.limits import cores, host_bytes
@@ -54,10 +54,10 @@ def rows_for(
         return plan
     try:
         found = _on_devices(names[: plan.cores], shape, works, folder, run)
-    except DoesNotFitError:
+    except (DoesNotFitError, DeviceError):
         if named:
             raise
-        return plan
+        return plan  # the host computes, too
     return found if named or found.expected_seconds < plan.expected_seconds else plan
 
 
