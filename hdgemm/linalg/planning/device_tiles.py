@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import FactorDevice
     from hdgemm.pipeline.plan import Operand
 
-#: Panels in which a device adds the lower triangle of A^H·A: it computes 1/_PANELS too much.
-_PANELS: Final = 8
-#: Operands that some devices multiply in layouts of their own.
-PACKED: Final[tuple[Operand, ...]] = ("A", "B")
 #: Page-locked memory of one core, for a device that copies no other memory.
 STAGING_BYTES: Final = 4 << 20
+#: Panels in which a device adds the lower triangle of A^H·A: it computes 1/_PANELS too much.
+_PANELS: Final = 8
 #: Columns of such a panel at least: narrower products are slow.
 _LEAST_PANEL: Final = 64
+#: Operands that some devices multiply in layouts of their own.
+_PACKED: Final[tuple[Operand, ...]] = ("A", "B")
 
 
 class DeviceTile(NamedTuple):
@@ -76,8 +76,8 @@ def product_tiles(n: int, columns: Sequence[int]) -> tuple[DeviceTile, ...]:
         *factors,
         *(DeviceTile("C", None, k) for k in columns),
         # Either factor of a product may be its left one.
-        *(DeviceTile(operand, None, k) for k in inner for operand in PACKED),
-        *(tile._replace(operand=operand) for tile in factors for operand in PACKED),
+        *(DeviceTile(operand, None, k) for k in inner for operand in _PACKED),
+        *(tile._replace(operand=operand) for tile in factors for operand in _PACKED),
     )
 
 

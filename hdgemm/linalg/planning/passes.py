@@ -112,36 +112,37 @@ def _fitting_rows(
     plan: RowPlan, tiles: Sequence[DeviceTile], devices: Sequence[FactorDevice]
 ) -> int:
     """Return the rows of blocks that the devices hold, at most those of a plan."""
-    dtype = np.dtype(plan.dtype)
-    for index, device in enumerate(devices):
-        cores = len(range(index, plan.cores, len(devices)))
-        limit, most = device.spec.limit(), device.spec.max_buffer_bytes
+    count = len(devices)
+    return min(
+        _rows_on(device, len(range(index, plan.cores, count)), plan, tiles)
+        for index, device in enumerate(devices)
+    )
 
-        def sizes(rows: int, device: FactorDevice = device) -> list[int]:
-            return [tile.nbytes(device, rows, dtype) for tile in tiles]
 
-        def fits(rows: int, cores: int = cores, limit: Any = limit, most: Any = most) -> bool:
-            found = sizes(rows)
-            return (limit is None or cores * sum(found) <= limit) and (
-                most is None or max(found) <= most
-            )
-
-        rows = plan.rows
-        while rows > 1 and not fits(rows):
-            rows //= 2
-        if not fits(rows):
-            needed = cores * sum(sizes(rows))
+def _rows_on(device: FactorDevice, lanes: int, plan: RowPlan, tiles: Sequence[DeviceTile]) -> int:
+    """Return the rows of the blocks of so many cores that a device holds."""
+    limit, most, rows = device.spec.limit(), device.spec.max_buffer_bytes, plan.rows
+    while True:
+        sizes = [tile.nbytes(device, rows, np.dtype(plan.dtype)) for tile in tiles]
+        needed, largest = lanes * sum(sizes), max(sizes)
+        if limit is not None and needed > limit:
+            refused, available = needed, limit
+        elif most is not None and largest > most:
+            refused, available = largest, most
+        else:
+            return rows
+        if rows == 1:
+            name, one = device.spec.name, "" if refused == needed else " in one allocation"
             raise DoesNotFitError(
-                f"{device.spec.name} holds {format_size(limit or most or 0)}; {plan.name} of "
-                f"{plan.shape} on {cores} cores takes {format_size(needed)} there: raise "
-                "device_memory, choose fewer threads, or devices='host'",
-                requested=needed,
-                available=limit or most or 0,
-                missing=needed - (limit or most or 0),
-                device=device.spec.name,
+                f"{name} holds {format_size(available)}{one}; {plan.name} of {plan.shape} on "
+                f"{lanes} cores takes {format_size(refused)} there: raise device_memory, choose "
+                "fewer threads, or devices='host'",
+                requested=refused,
+                available=available,
+                missing=refused - available,
+                device=name,
             )
-        plan = plan._replace(rows=rows)
-    return plan.rows
+        rows //= 2
 
 
 def _machine(device: FactorDevice, shape: RowShape, folder: Path | None, run: OpenRun) -> Machine:
