@@ -101,6 +101,19 @@ def test_sums_and_their_conjugates(session, tmp_path, dtype, order):
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_a_last_block_of_one_row(session, tmp_path, dtype, order):
+    a = random_matrix(2 * 700 + 1, N, dtype)
+    one = replace(session.options, threads=1)  # one sum has all blocks
+    for source in (stored(tmp_path, a, order), np.asarray(a, order=order)):
+        found = cov(source, rowvar=False, session=session, options=one)
+        np.testing.assert_allclose(found, np.cov(a, rowvar=False), atol=tolerance(dtype))
+        for method in ("tsqr", "gram"):
+            values = svdvals(source, method=method, session=session, options=one)
+            np.testing.assert_allclose(values, scipy.linalg.svdvals(a), rtol=10 * tolerance(dtype))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_krylov_iterations(session, tmp_path, dtype, order):
     a = random_matrix(600, 40, dtype) * (1.5 ** -np.arange(40)).astype(np.dtype(dtype).type)
     path = stored(tmp_path, a.astype(dtype), order)

@@ -267,9 +267,13 @@ class DeviceSum:
         """Add the lower triangle of A^H·A."""
         lane = self._lane
         rows, turned = lane.upload(a)
-        # S·S^H of the transpose S is the conjugate of A^H·A.
-        beta = self._begin(conjugated=turned)
+        # S·S^H of the transpose S is the conjugate of A^H·A. A single row has either layout: of one
+        # that differs from the rows before it, the conjugate is added.
+        differs = self._start is None and not self._empty and turned != self._conjugated
+        beta = self._begin(conjugated=turned != differs)
         with lane.computing():
+            if differs:
+                lane.conjugate(rows)
             for part in self._panels():
                 below, across = (
                     rows._replace(row=part.col, rows=count)
