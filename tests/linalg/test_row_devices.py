@@ -251,3 +251,22 @@ def test_auto_computes_on_the_host_where_the_accelerator_cannot_be_opened(monkey
         np.testing.assert_allclose(svdvals(a, session=session), scipy.linalg.svdvals(a), rtol=1e-12)
         with pytest.raises(DeviceUnavailableError, match="it is busy"):
             svdvals(a, session=session, options=hdgemm.Options(devices="cuda:0"))
+
+
+def test_a_resumed_call_has_the_device_memory_of_the_earlier_one(monkeypatch, tmp_path):
+    a, out, reports = random_matrix(M, N, "float64"), tmp_path / "s.npy", []
+    small = replace(OPTIONS, device_memory=50_000)
+    with Session(OPTIONS) as session:
+        monkeypatch.setattr(
+            session,
+            "device",
+            lambda _, options: RecordingDevice(options.device_bytes or 10**8, name="opencl:0"),
+        )
+        whole, events = tmp_path / "whole.npy", []
+        svdvals(a, out=whole, session=session, options=small, observer=events.append)
+        how = {"out": out, "session": session, "checkpoint": True, "report": reports.append}
+        with pytest.raises(InterruptedRunError):
+            svdvals(a, options=small, observer=interrupt_after(len(events) * 2 // 3), **how)
+        svdvals(a, options=OPTIONS, **how)
+    assert reports[0].resumption.kept
+    assert out.read_bytes() == whole.read_bytes()

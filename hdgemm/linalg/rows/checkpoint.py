@@ -101,7 +101,7 @@ class RunLimits(NamedTuple):
         Bytes, and cores that a pass may use.
     block
         Columns of a block of a Krylov iteration; None for other runs.
-    devices
+    devices, device_memory
         As in `Options`.
     """
 
@@ -109,12 +109,19 @@ class RunLimits(NamedTuple):
     threads: int
     block: int | None = None
     devices: str | tuple[str, ...] = "auto"
+    device_memory: float | str | None = None
 
     @classmethod
     def of(cls, run: OpenRun, block: int | None = None) -> Self:
         """Return the limits of a run."""
         options = run.options
-        return cls(host_bytes(options), options.threads or cores(), block, options.devices)
+        return cls(
+            host_bytes(options),
+            options.threads or cores(),
+            block,
+            options.devices,
+            options.device_memory,
+        )
 
     def applied(self, run: OpenRun) -> OpenRun:
         """Return a run with these limits."""
@@ -123,6 +130,7 @@ class RunLimits(NamedTuple):
             host_memory=self.host_memory,
             threads=self.threads,
             devices=self.devices,
+            device_memory=self.device_memory,
         )
         return run._replace(options=options)
 
