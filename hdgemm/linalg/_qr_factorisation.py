@@ -176,6 +176,11 @@ class QrFactorisation:
     def plan_tall(self) -> RowPlan | None:
         """Return the plan of R by TSQR; None where the matrix is not tall, and where R does not fit
         the memory.
+
+        Raises
+        ------
+        DoesNotFitError
+            When the memory of a device is too small: slabs take more of it.
         """
         m, n = self.source.shape
         if m < TALL * n or not n:
@@ -183,7 +188,9 @@ class QrFactorisation:
         try:
             shape = TallRows(self.source, self.dtype).shape
             return rows_for(shape, [r_factor_work(shape)], folder_of(self.source), self.how)
-        except DoesNotFitError:
+        except DoesNotFitError as error:
+            if getattr(error, "device", None) is not None:
+                raise
             return None
 
     def plan_product(

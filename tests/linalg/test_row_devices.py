@@ -270,3 +270,22 @@ def test_a_resumed_call_has_the_device_memory_of_the_earlier_one(monkeypatch, tm
         svdvals(a, options=OPTIONS, **how)
     assert reports[0].resumption.kept
     assert out.read_bytes() == whole.read_bytes()
+
+
+def test_r_that_does_not_fit_a_device(monkeypatch, tmp_path):
+    with Session(OPTIONS) as session:
+        stand_in(monkeypatch, session, memory=1000)
+        with pytest.raises(DoesNotFitError, match=r"TSQR of .* there: raise device_memory"):
+            qr(stored(tmp_path, random_matrix(M, N, "float64")), mode="r", session=session)
+
+
+@pytest.mark.parametrize("devices", ["host", "opencl:0"])
+def test_progress_ends_at_100_percent(monkeypatch, devices):
+    a, shown = random_matrix(600, 40, "float64") * 1.5 ** -np.arange(40), []
+    with Session(OPTIONS) as session:
+        stand_in(monkeypatch, session)
+        options = replace(OPTIONS, devices=devices)
+        svds(a, 3, session=session, options=options, progress=shown.append)
+    found = [progress.percent for progress in shown]
+    assert found == sorted(found)
+    assert found[-1] == 100
