@@ -40,6 +40,7 @@ class RunSequence:
         self._began = time.perf_counter()
         self._planned = 0
         self._reports: list[Report] = []
+        self._shown: Progress | None = None
 
     def start(self) -> None:
         """Count the seconds from now on: the first run is planned, and about to be executed."""
@@ -79,13 +80,15 @@ class RunSequence:
         self._reports.append(replace(report, timeline=Timeline(events, report.seconds)))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Report the end of all runs, where a report is asked for.
+        """Report the end of all runs, of which there may be fewer than were counted beforehand.
 
         Parameters
         ----------
         summary
             Kind, shape and dtype of the whole; what the plans of the runs hold and expect is added.
         """
+        if self._callbacks.progress is not None and self._shown and self._shown.percent < 100:
+            self._callbacks.progress(replace(self._shown, percent=100.0, eta=0.0))
         if self._callbacks.report is not None:
             self._callbacks.report(joined(self._reports, self._elapsed(), summary))
 
@@ -97,7 +100,9 @@ class RunSequence:
         eta = elapsed * (1 - part) / part if part > 0 else None
         self._present = found.gflops * found.elapsed
         gflops = (self._earlier + self._present) / elapsed if elapsed > 0 else 0.0
-        show(replace(found, percent=100 * part, gflops=gflops, elapsed=elapsed, eta=eta))
+        shown = replace(found, percent=100 * part, gflops=gflops, elapsed=elapsed, eta=eta)
+        self._shown = shown
+        show(shown)
 
 
 def _shift(observer: Observer, seconds: float, event: Event) -> None:
