@@ -132,7 +132,7 @@ def refuse(path: Path, differences: Sequence[str]) -> None:
         )
 
 
-def say_kept(error: InputError) -> None:
+def say_kept(error: HdgemmError) -> None:
     """Append to the message of an error that the finished parts of the run are kept."""
     kept = "what the run has finished is kept: the same command goes on from there"
     error.args = (f"{error}; {kept}, and {BEGIN_AGAIN}",)

@@ -9,7 +9,7 @@ from hdgemm.durable.earlier_run import EarlierRun, say_kept
 from hdgemm.durable.journal import redo_path
 from hdgemm.durable.pieces import Entry, FinishedPieces
 from hdgemm.durable.place import ResultPlace
-from hdgemm.errors import InputError
+from hdgemm.errors import DeviceError, InputError
 from hdgemm.matrices.files import sync
 from hdgemm.matrices.fingerprint import file_of
 
@@ -90,10 +90,10 @@ class JournaledRun:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Close the files; after an `InputError` remove a run that has finished nothing, and say of
-        another one that it is kept.
+        """Close the files; after an `InputError` or `DeviceError` remove a run that has finished
+        nothing, so that another command can follow, and say of another one that it is kept.
         """
-        if self._begun and isinstance(error, InputError):
+        if self._begun and isinstance(error, InputError | DeviceError):
             if not self._keeps_parts:
                 self._journal.clear()
             if self._keeps_parts or self.place.work_files():

@@ -289,3 +289,14 @@ def test_progress_ends_at_100_percent(monkeypatch, devices):
     found = [progress.percent for progress in shown]
     assert found == sorted(found)
     assert found[-1] == 100
+
+
+def test_a_device_that_fails_at_once_leaves_no_durable_run(monkeypatch, tmp_path):
+    a, outs = random_matrix(M, N, "float64"), (tmp_path / "U.npy", None, None)
+    with Session(OPTIONS) as session:
+        stand_in(monkeypatch, session, fault=Fault(0, False))
+        with pytest.raises(DeviceError):
+            svd(a, out=outs, session=session, checkpoint=True)
+        assert not list(tmp_path.iterdir())
+        u, s, vh = svd(a, out=outs, session=session, options=HOST, checkpoint=True)
+    np.testing.assert_allclose(u[:] * s @ vh, a, atol=1e-12)
