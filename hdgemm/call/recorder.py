@@ -208,7 +208,8 @@ class Recorder:
 
     def expect(self, stage: Stage, nbytes: int) -> None:
         """Add to the bytes that a stage is planned to move."""
-        self._planned[stage] += nbytes
+        with self._lock:
+            self._planned[stage] += nbytes
 
     def finished(
         self,

@@ -80,9 +80,12 @@ def _on_devices(
     staging = plan.cores * STAGING_BYTES * any(device.locks_pages for device in devices)
     if plan.host_bytes + staging > memory:
         plan = _plan(shape, works, memory - staging, run)
-    plan = plan._replace(host_bytes=plan.host_bytes + staging, host_limit=memory)
+    rows = _fitting_rows(plan, [tile for work in works for tile in work.device_tiles], devices)
+    if rows < plan.rows:
+        plan = plan_pass(shape, works, memory - staging, plan.cores, rows=rows)
     plan = plan._replace(
-        rows=_fitting_rows(plan, [tile for work in works for tile in work.device_tiles], devices),
+        host_bytes=plan.host_bytes + staging,
+        host_limit=memory,
         devices=tuple(device.spec.name for device in devices),
     )
     machines = [_machine(device, shape, folder, run) for device in devices]

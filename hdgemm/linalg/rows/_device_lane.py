@@ -204,6 +204,8 @@ class DeviceLane:
         self, stage: Stage, start: float, *, device: str = "", nbytes: int = 0, flops: int = 0
     ) -> None:
         name = device or self._shared.name
+        if nbytes:  # the elements decide which rows are summed on a device
+            self._recorder.expect(stage, nbytes)
         self._recorder.done_since(
             start, stage, self._core, nbytes=nbytes, flops=flops, block=self._number, device=name
         )
