@@ -328,10 +328,7 @@ def _gram_values(
 ) -> NDArray[Any]:
     gram = Gram(dense.n, rows.dtype)
     passes.reduce(rows, [gram], reading)
-    squares = passes.dense(
-        dense,
-        lambda: eigh(gram.gram, vectors=False)[0],
-    )
+    squares = passes.dense(dense, lambda: eigh(gram.gram, vectors=False)[0])
     roots: NDArray[Any] = np.sqrt(np.maximum(squares[::-1], 0))
     return roots.astype(_real(rows.dtype))
 

@@ -40,7 +40,7 @@ class Report:
 
     See Also
     --------
-    plan : What is expected before the run.
+    plan : The figures that are expected before a run.
 
     Examples
     --------

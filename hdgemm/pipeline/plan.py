@@ -23,7 +23,7 @@ from hdgemm.tables import Table
 from hdgemm.units import format_duration, format_flops, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hdgemm.pipeline.tiles import Rect
     from hdgemm.pipeline.walk import Runs
@@ -163,6 +163,18 @@ class DeviceSpec:
     def limit(self, asked: int | None = None) -> int | None:
         """Return the smaller of its memory and the bytes asked for; None where neither is known."""
         return min((size for size in (asked, self.memory_bytes) if size), default=None)
+
+    def exceeded(self, sizes: Sequence[int]) -> tuple[int, int] | None:
+        """Return bytes of buffers of these sizes, of all or of the largest, and the limit that they
+        exceed; None where the device holds them.
+        """
+        for nbytes, most in (
+            (sum(sizes), self.limit()),
+            (max(sizes, default=0), self.max_buffer_bytes),
+        ):
+            if most is not None and nbytes > most:
+                return nbytes, most
+        return None
 
 
 @dataclass(frozen=True, slots=True)

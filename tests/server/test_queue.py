@@ -125,12 +125,17 @@ def test_start_times_add_up_what_is_known(client: InProcess) -> None:
     assert [job["startsIn"] for job in look(client)["waiting"]] == [0.0, 22.0, 54.0]
 
 
-def test_no_start_time_follows_a_job_that_is_overdue(client: InProcess) -> None:
+def two_jobs(client: InProcess) -> tuple[str, str, float]:
+    """Submit two jobs beside a worker that takes none; return their ids, and the time."""
     add_worker(client)
     first, second = (submit(client, a=A, b=A) for _ in range(2))
     database = client.app.state.service.database
     with database.read() as conn:
-        now = database.now(conn)
+        return first, second, database.now(conn)
+
+
+def test_no_start_time_follows_a_job_that_is_overdue(client: InProcess) -> None:
+    first, second, now = two_jobs(client)
     change(client, first, status="running", worker="w", fence=1, plan={"expected_seconds": 0.011})
 
     def starts_in(**values: Any) -> float | None:
@@ -151,11 +156,7 @@ def test_no_start_time_follows_a_job_that_is_overdue(client: InProcess) -> None:
 
 
 def test_no_start_time_is_shown_while_idle_workers_take_nothing(client: InProcess) -> None:
-    add_worker(client)
-    first, second = (submit(client, a=A, b=A) for _ in range(2))
-    database = client.app.state.service.database
-    with database.read() as conn:
-        now = database.now(conn)
+    first, second, now = two_jobs(client)
     change(client, first, updated=now - 88.0)
     change(client, second, status="successful", report={"seconds": 1.0}, started=now - 9.0,
            finished=now)  # fmt: skip

@@ -41,7 +41,7 @@ class DeviceTile(NamedTuple):
     most: int | None = None
 
     def nbytes(self, device: FactorDevice, rows: int, dtype: np.dtype[Any]) -> int:
-        """Return its bytes for blocks of so many rows; none for a copy that the device needs not.
+        """Return its bytes for blocks of so many rows: 0 for a copy on a device that packs nothing.
 
         A block may be stored as its transpose.
         """

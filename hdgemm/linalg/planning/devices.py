@@ -87,11 +87,9 @@ class SlabDevices:
             dealt = int(width * weight) + 1 + others * max(PANEL, block)
             columns = min(width, dealt) if others else width
             sizes = buffer_sizes(device, kind, m, np.dtype(dtype), block, columns)
-            limit, most = device.spec.limit(), device.spec.max_buffer_bytes
-            if limit is not None and sum(sizes) > limit:
-                return device.spec.name, sum(sizes), limit
-            if most is not None and max(sizes) > most:
-                return device.spec.name, max(sizes), most
+            exceeded = device.spec.exceeded(sizes)
+            if exceeded is not None:
+                return device.spec.name, *exceeded
         return None
 
 
@@ -151,12 +149,27 @@ def slab_devices(shape: tuple[int, int], dtype: str, run: OpenRun) -> SlabDevice
     problem = Problem(max(1, m), max(1, n), depth, dtype, staged, staged, staged, reads_c=True)
     devices, machines = [], []
     for name in names:
-        device: Any = session.device(name, options)
-        if not hasattr(device, "permute"):
-            raise InputError(f"{name} has no kernels for factorisations: choose another device")
+        device = factor_device(name, "factorisations", run)
         devices.append(device)
         machines.append(session.machine(device.spec, problem, None, options.threads, callbacks))
     return SlabDevices(tuple(devices), tuple(machines))
+
+
+def factor_device(name: str, what: str, run: OpenRun) -> NativeDevice:
+    """Open a device for factorisations, or for something else that needs their operations.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        When it cannot be used.
+    InputError
+        When it has no such operations.
+    """
+    device: Any = run.session.device(name, run.options)
+    if not hasattr(device, "permute"):
+        raise InputError(f"{name} has no kernels for {what}: choose another device")
+    found: NativeDevice = device
+    return found
 
 
 def devices_of(plan: SlabPlan, run: OpenRun) -> Sequence[NativeDevice]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hdgemm.call.run import machine_of
-from hdgemm.errors import DeviceError, DoesNotFitError, InputError
+from hdgemm.errors import DeviceError, DoesNotFitError
 from hdgemm.linalg.planning.device_tiles import STAGING_BYTES
+from hdgemm.linalg.planning.devices import factor_device
 from hdgemm.linalg.planning.rows import plan_pass
 from hdgemm.machine.limits import cores, host_bytes
 from hdgemm.pipeline.plan import OperandSpec, Problem, flops_per_multiply_add
@@ -53,7 +54,7 @@ def rows_for(
     if not names or not plan.m or not all(work.device_tiles for work in works):
         return plan
     try:
-        found = _on_devices(names[: plan.cores], shape, works, folder, run)
+        found = _on_devices(plan, names[: plan.cores], shape, works, folder, run)
     except (DoesNotFitError, DeviceError):
         if named:
             raise
@@ -68,15 +69,15 @@ def _plan(shape: RowShape, works: Sequence[RowWork], memory: int, run: OpenRun) 
 
 
 def _on_devices(
+    plan: RowPlan,
     names: Sequence[str],
     shape: RowShape,
     works: Sequence[RowWork],
     folder: Path | None,
     run: OpenRun,
 ) -> RowPlan:
-    """Return the plan of a pass with its products on devices."""
-    devices, memory = row_devices(names, run), host_bytes(run.options)
-    plan = _plan(shape, works, memory, run)
+    """Return the plan of a pass with its products on devices, for its `plan` on the host."""
+    devices, memory = row_devices(names, run), plan.host_limit
     staging = plan.cores * STAGING_BYTES * any(device.locks_pages for device in devices)
     if plan.host_bytes + staging > memory:
         plan = _plan(shape, works, memory - staging, run)
@@ -94,13 +95,7 @@ def _on_devices(
 
 def row_devices(names: Iterable[str], run: OpenRun) -> list[FactorDevice]:
     """Open devices that compute products of rows."""
-    devices = []
-    for name in names:
-        device: Any = run.session.device(name, run.options)
-        if not hasattr(device, "permute"):
-            raise InputError(f"{name} has no kernels for passes over rows: choose another device")
-        devices.append(device)
-    return devices
+    return [factor_device(name, "passes over rows", run) for name in names]
 
 
 def _accelerator(plan: RowPlan, run: OpenRun) -> tuple[str, ...]:
@@ -114,7 +109,7 @@ def _accelerator(plan: RowPlan, run: OpenRun) -> tuple[str, ...]:
 def _fitting_rows(
     plan: RowPlan, tiles: Sequence[DeviceTile], devices: Sequence[FactorDevice]
 ) -> int:
-    """Return the rows of blocks that the devices hold, at most those of a plan."""
+    """Return the rows of a block for which all devices have memory, at most `plan.rows`."""
     count = len(devices)
     return min(
         _rows_on(device, len(range(index, plan.cores, count)), plan, tiles)
@@ -123,26 +118,23 @@ def _fitting_rows(
 
 
 def _rows_on(device: FactorDevice, lanes: int, plan: RowPlan, tiles: Sequence[DeviceTile]) -> int:
-    """Return the rows of the blocks of so many cores that a device holds."""
-    limit, most, rows = device.spec.limit(), device.spec.max_buffer_bytes, plan.rows
+    """Return the rows of a block for which one device has memory, for blocks of so many cores."""
+    rows = plan.rows
     while True:
         sizes = [tile.nbytes(device, rows, np.dtype(plan.dtype)) for tile in tiles]
-        needed, largest = lanes * sum(sizes), max(sizes)
-        if limit is not None and needed > limit:
-            refused, available = needed, limit
-        elif most is not None and largest > most:
-            refused, available = largest, most
-        else:
+        exceeded = device.spec.exceeded(sizes * lanes)
+        if exceeded is None:
             return rows
         if rows == 1:
-            name, one = device.spec.name, "" if refused == needed else " in one allocation"
+            name, (needed, available) = device.spec.name, exceeded
+            one = "" if needed == lanes * sum(sizes) else " in one allocation"
             raise DoesNotFitError(
                 f"{name} holds {format_size(available)}{one}; {plan.name} of {plan.shape} on "
-                f"{lanes} cores takes {format_size(refused)} there: raise device_memory, choose "
+                f"{lanes} cores takes {format_size(needed)} there: raise device_memory, choose "
                 "fewer threads, or devices='host'",
-                requested=refused,
+                requested=needed,
                 available=available,
-                missing=refused - available,
+                missing=needed - available,
                 device=name,
             )
         rows //= 2

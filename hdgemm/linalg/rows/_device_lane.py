@@ -99,16 +99,17 @@ class DeviceLane:
         *first, last = (self.factor(w) for w in factors)
         for number, w in enumerate(first):
             found = self.room(f"product {number}", (len(a), w.cols), a.dtype)
-            with self.computing():
-                self.product(part, w, found, trans_a="T" if turned else "N")
+            with self.computing() as work:
+                work.multiply(1.0, part, w, found, beta=0.0, trans_a="T" if turned else "N")
             part, turned = found, False
         columns = out.strides[0] == out.itemsize != out.strides[1]
         target = self.room("product", out.shape[:: -1 if columns else 1], a.dtype)
-        with self.computing():
+        with self.computing() as work:
             if columns:  # the transpose: W^T·A^T
-                self.product(last, part, target, trans_a="T", trans_b="N" if turned else "T")
+                trans = "N" if turned else "T"
+                work.multiply(1.0, last, part, target, beta=0.0, trans_a="T", trans_b=trans)
             else:
-                self.product(part, last, target, trans_a="T" if turned else "N")
+                work.multiply(1.0, part, last, target, beta=0.0, trans_a="T" if turned else "N")
         self.download(target, out.T if columns else out)
 
     def factor(self, w: NDArray[Any]) -> Block:
@@ -171,34 +172,16 @@ class DeviceLane:
             yield part, array[row : row + rows, col : col + cols], staging
 
     @contextmanager
-    def computing(self) -> Iterator[None]:
-        """Wait for the products that are enqueued in a context; the first counts the block's."""
+    def computing(self) -> Iterator[Workspace]:
+        """Yield what enqueues products, and wait for these; the first ones count the block's."""
         start = time.perf_counter()
         with self._shared.lock("mult1"):
-            yield
+            yield self._work
             enqueued: list[Completion] = self._work.take()
         for completion in enqueued:
             completion.wait()
         flops, self._flops = self._flops, 0
         self._note("mult1", start, flops=flops)
-
-    def product(
-        self,
-        a: Block,
-        b: Block,
-        c: Block,
-        *,
-        beta: float = 0.0,
-        trans_a: str = "N",
-        trans_b: str = "N",
-    ) -> None:
-        """Enqueue C := op(A)·op(B) + beta·C, see `Workspace.multiply`; within `computing`."""
-        self._work.multiply(1.0, a, b, c, beta=beta, trans_a=trans_a, trans_b=trans_b)
-
-    def conjugate(self, block: Block) -> None:
-        """Enqueue the conjugate of a complex block; within `computing`."""
-        if block.tile.dtype.kind == "c":
-            self._work.completions.append(self._shared.device.conjugate(block, ()))
 
     def _note(
         self, stage: Stage, start: float, *, device: str = "", nbytes: int = 0, flops: int = 0
@@ -226,7 +209,7 @@ class DeviceSum:
     def __init__(self, lane: DeviceLane, block: Block, width: int | None = None) -> None:
         self._lane, self._block, self._width = lane, block, width
         self._conjugated = False
-        self._start: NDArray[Any] | None = None  # what is added before the first product
+        self._start: NDArray[Any] | None = None  # a recorded sum that is not uploaded yet
         self._empty = True
 
     @property
@@ -236,9 +219,8 @@ class DeviceSum:
         if self._start is not None:
             found[...] = self._start
         elif not self._empty:
-            for part in self._panels():
-                rows, cols = slice(part.row, None), slice(part.col, part.col + part.cols)
-                self._lane.download(part, found[rows, cols])
+            for part, elements in self._panels():
+                self._lane.download(part, found[elements])
             if self._conjugated:
                 np.conjugate(found, out=found)
         return found if self._width is None else np.tril(found)
@@ -259,11 +241,11 @@ class DeviceSum:
         rows, turned = lane.upload(a)
         beta = self._begin(conjugated=False)
         product = lane.room("A·Q", (len(a), q.shape[1]), a.dtype)
-        with lane.computing():
-            lane.product(rows, factor, product, trans_a="T" if turned else "N")
-            lane.conjugate(product)
-            trans = "N" if turned else "T"
-            lane.product(rows, product, self._block, beta=beta, trans_a=trans)
+        by_rows, by_columns = ("T", "N") if turned else ("N", "T")
+        with lane.computing() as work:
+            work.multiply(1.0, rows, factor, product, beta=0.0, trans_a=by_rows)
+            work.conjugate(product)
+            work.multiply(1.0, rows, product, self._block, beta=beta, trans_a=by_columns)
 
     def add_gram(self, a: NDArray[Any]) -> None:
         """Add the lower triangle of A^H·A."""
@@ -273,37 +255,39 @@ class DeviceSum:
         # that differs from the rows before it, the conjugate is added.
         differs = self._start is None and not self._empty and turned != self._conjugated
         beta = self._begin(conjugated=turned != differs)
-        with lane.computing():
+        forms = ("N", "C") if turned else ("C", "N")
+        with lane.computing() as work:
             if differs:
-                lane.conjugate(rows)
-            for part in self._panels():
+                work.conjugate(rows)
+            for part, _ in self._panels():
                 below, across = (
                     rows._replace(row=part.col, rows=count)
                     if turned
                     else rows._replace(col=part.col, cols=count)
                     for count in (part.rows, part.cols)
                 )
-                forms = ("N", "C") if turned else ("C", "N")
-                lane.product(below, across, part, beta=beta, trans_a=forms[0], trans_b=forms[1])
+                work.multiply(
+                    1.0, below, across, part, beta=beta, trans_a=forms[0], trans_b=forms[1]
+                )
 
     def _begin(self, *, conjugated: bool) -> float:
         """Return beta for the next product; upload what a sum goes on from."""
         self._conjugated = conjugated
         if self._start is not None:
             start = self._start.conj() if conjugated else self._start
-            for part in self._panels():
-                rows, cols = slice(part.row, None), slice(part.col, part.col + part.cols)
-                self._lane.send(np.ascontiguousarray(start[rows, cols]), part)
+            for part, elements in self._panels():
+                self._lane.send(np.ascontiguousarray(start[elements]), part)
             self._start = None
         beta, self._empty = float(not self._empty), False
         return beta
 
-    def _panels(self) -> Iterator[Block]:
-        """Yield the parts of the block that are summed."""
-        whole, width = self._block, self._width
-        if width is None:
-            yield whole
+    def _panels(self) -> Iterator[tuple[Block, tuple[slice, slice]]]:
+        """Yield the parts of the block that are summed, and their elements in an array."""
+        whole = self._block
+        if self._width is None:
+            yield whole, (slice(None), slice(None))
             return
-        for first in range(0, whole.cols, width):
-            count = min(width, whole.cols - first)
-            yield whole._replace(row=first, col=first, rows=whole.rows - first, cols=count)
+        for first in range(0, whole.cols, self._width):
+            count = min(self._width, whole.cols - first)
+            part = whole._replace(row=first, col=first, rows=whole.rows - first, cols=count)
+            yield part, (slice(first, None), slice(first, first + count))

@@ -81,7 +81,22 @@ def product_work(
     )
 
 
-class StoredProduct(Reducer):
+class RowMultiplier(Reducer):
+    """A reducer that multiplies each block by matrices, with `_multiply`: on host or device."""
+
+    def __init__(self) -> None:
+        self._multiply: RowProduct = multiply_rows
+
+    def use(self, lane: DeviceLane) -> None:
+        """Let a device multiply."""
+        self._multiply = lane.multiply
+
+    def leave(self) -> None:
+        """Let the host multiply."""
+        self._multiply = multiply_rows
+
+
+class StoredProduct(RowMultiplier):
     """A·W (m×k), of which each block of rows is stored when it is computed.
 
     Parameters
@@ -100,7 +115,7 @@ class StoredProduct(Reducer):
         self._conjugate = conjugate
         self._factors, self.target, self._where = factors, target, target
         self._buffers = deque(np.empty(0, np.uint8) for _ in range(RESULT_BUFFERS))
-        self._multiply: RowProduct = multiply_rows
+        super().__init__()
 
     def work(self, shape: RowShape) -> RowWork:
         """Return the work of the product."""
@@ -117,14 +132,6 @@ class StoredProduct(Reducer):
         if self._conjugate:
             np.conjugate(found, out=found)
         return found
-
-    def use(self, lane: DeviceLane) -> None:
-        """Let a device multiply."""
-        self._multiply = lane.multiply
-
-    def leave(self) -> None:
-        """Let the host multiply."""
-        self._multiply = multiply_rows
 
     def _room(self, block: RowBlock) -> NDArray[Any]:
         """Return memory for the results of a block, while the last block's are being stored.
@@ -229,7 +236,7 @@ class NormalProduct(Reducer):
             self._conjugate = arrays["conjugate"]
 
 
-class GatheredProduct(Reducer):
+class GatheredProduct(RowMultiplier):
     """Y := A·Q (m×k) in memory, one block of rows after the other.
 
     Parameters
@@ -255,7 +262,7 @@ class GatheredProduct(Reducer):
         self._q = q
         self.y = np.zeros((m, q.shape[1]), q.dtype, "F") if y is None else y
         self.places: list[tuple[int, int]] = []
-        self._multiply: RowProduct = multiply_rows
+        super().__init__()
 
     def work(self, shape: RowShape) -> RowWork:
         """Return the work of the product."""
@@ -272,14 +279,6 @@ class GatheredProduct(Reducer):
     def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return a reducer for other rows of the same product."""
         return type(self)(self._q, len(self.y), self.y)
-
-    def use(self, lane: DeviceLane) -> None:
-        """Let a device multiply."""
-        self._multiply = lane.multiply
-
-    def leave(self) -> None:
-        """Let the host multiply."""
-        self._multiply = multiply_rows
 
     def update(self, block: RowBlock) -> None:
         """Store a block's rows."""

@@ -81,7 +81,7 @@ class Reducer(ABC):
     def use(self, lane: DeviceLane) -> None:  # noqa: B027 - work of the host alone
         """Let a device compute the products of the blocks, until `leave`.
 
-        A subclass whose `work` has `device_tiles` implements both.
+        Subclasses with `device_tiles` in their `work` implement both.
         """
 
     def leave(self) -> None:  # noqa: B027 - work of the host alone

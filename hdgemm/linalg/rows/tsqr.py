@@ -19,16 +19,13 @@ from hdgemm.linalg.planning.rows import (
     triangle_flops,
     triangle_work,
 )
-from hdgemm.linalg.rows.products import multiply_rows, product_work
+from hdgemm.linalg.rows.products import RowMultiplier, product_work
 from hdgemm.linalg.rows.reducer import Reducer, RowBlock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
-
-    from hdgemm.linalg.rows._device_lane import DeviceLane
-    from hdgemm.linalg.rows.products import RowProduct
 
 #: Bytes of the rows that LAPACK reduces at once: they stay in a core's cache.
 _STRIP_BYTES: Final = 2 << 20
@@ -108,7 +105,7 @@ class Triangle(Reducer):
         self.residues += other.residues
 
 
-class ProjectedTriangle(Reducer):
+class ProjectedTriangle(RowMultiplier):
     """R of A·W (m×k), of which no row is stored.
 
     Parameters
@@ -120,7 +117,7 @@ class ProjectedTriangle(Reducer):
     def __init__(self, w: NDArray[Any]) -> None:
         self._w = w
         self._triangle = Triangle.zeros(w.shape[1], 0, w.dtype)
-        self._multiply: RowProduct = multiply_rows
+        super().__init__()
 
     @property
     def r(self) -> NDArray[Any]:
@@ -147,14 +144,6 @@ class ProjectedTriangle(Reducer):
     def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return the triangle of a matrix without rows."""
         return type(self)(self._w)
-
-    def use(self, lane: DeviceLane) -> None:
-        """Let a device multiply."""
-        self._multiply = lane.multiply
-
-    def leave(self) -> None:
-        """Let the host multiply."""
-        self._multiply = multiply_rows
 
     def update(self, block: RowBlock) -> None:
         """Reduce the product of more rows."""

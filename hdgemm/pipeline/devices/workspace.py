@@ -57,6 +57,11 @@ class Workspace:
         packed_b = self.packed("B", b, after, trans_b)
         self.completions.append(self.device.gemm(alpha, packed_a, packed_b, beta, c, after))
 
+    def conjugate(self, block: Block) -> None:
+        """Conjugate a block of C in place; a real one is its own conjugate."""
+        if block.tile.dtype.kind == "c":
+            self.completions.append(self.device.conjugate(block, ()))
+
     def take(self) -> list[Completion]:
         """Return the completions of all operations since the last call, in order."""
         taken, self.completions = self.completions, []
@@ -76,7 +81,7 @@ class Workspace:
         if trans == "C" and dtype.kind == "c":
             conjugated = self.scratch(f"conjugate of {operand}", block.rows, block.cols, dtype)
             self.completions.append(self.device.copy(block, conjugated, after))
-            self.completions.append(self.device.conjugate(conjugated, ()))
+            self.conjugate(conjugated)
             block = conjugated
         if not self.device.packs:
             return block._replace(tile=block.tile._replace(operand=operand, trans=trans != "N"))
