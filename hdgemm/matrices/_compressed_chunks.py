@@ -6,26 +6,70 @@ freed memory: a product of order 8192 held 427 MB, one chunk at a time. Here it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hdgemm.matrices._chunkfiles import chunk_parts
+from hdgemm.matrices._conversion_copy import copy_converted
+from hdgemm.matrices._rectangles import RectangleMatrix
 from hdgemm.matrices.files import BlockFile
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    #: Takes the bytes of a stored chunk and memory for the decoded ones, which it may use; returns
+    #: the decoded bytes.
+    Decode = Callable[[NDArray[np.uint8], NDArray[np.uint8]], Any]
 
-class CompressedChunks:
-    """The rectangles of a `zarr.Array`; it writes them by zarr.
+#: Chunks that are read and decoded at once.
+_AT_ONCE: Final = 2
 
-    `find` returns the file of a chunk, None for one that was never stored. `decode` returns the
-    bytes of one: elements of the dtype `stored`.
+
+class _Buffers:
+    """Memory in which one thread reads a chunk and decodes it.
+
+    New memory for each chunk would cost a product of order 8192 a fiftieth of its time: the system
+    clears pages, and interrupts the threads that multiply when it takes them back.
+    """
+
+    def __init__(self) -> None:
+        self._stored = self._decoded = aligned_bytes(0)
+
+    def memory(self, nbytes: int) -> NDArray[np.uint8]:
+        """Return memory for the bytes of a decoded chunk."""
+        if len(self._decoded) < nbytes:
+            self._decoded = aligned_bytes(nbytes)
+        return self._decoded[:nbytes]
+
+    def content(self, path: Path) -> NDArray[np.uint8]:
+        """Return the bytes of a file."""
+        file = BlockFile(path)
+        try:
+            nbytes = file.size()
+            if len(self._stored) < nbytes + 2 * ALIGNMENT:
+                self._stored = aligned_bytes(nbytes + 2 * ALIGNMENT)
+            start = file.read_around(0, nbytes, self._stored)
+        finally:
+            file.close()
+        return self._stored[start : start + nbytes]
+
+
+#: Buffers that no thread uses, of all matrices: two matrices of a product are read in turn.
+_IDLE: Final[deque[_Buffers]] = deque(maxlen=_AT_ONCE)
+
+
+class CompressedChunks(RectangleMatrix):
+    """A `zarr.Array` that is read here, and written by zarr.
+
+    `find` returns the file of a chunk, None for one that was never stored. Decoded chunks have
+    elements of the dtype `stored`. The others are the parameters of `RectangleMatrix`.
     """
 
     def __init__(
@@ -33,47 +77,46 @@ class CompressedChunks:
         array: Any,
         stored: np.dtype[Any],
         find: Callable[[tuple[int, int]], Path | None],
-        decode: Callable[[NDArray[np.uint8]], Any],
+        decode: Decode,
+        **parameters: Any,
     ) -> None:
-        self._array = array
-        self._chunk: tuple[int, int] = tuple(array.chunks)
+        self._whole: tuple[int, int] = tuple(array.chunks)
+        self._fill = 0 if array.fill_value is None else array.fill_value
         self._stored, self._find, self._decode = stored, find, decode
-        self.shape: tuple[int, ...] = array.shape
-        self.dtype = np.dtype(array.dtype)
+        super().__init__(array, at_once=_AT_ONCE, **parameters)
 
-    def __getitem__(self, key: tuple[slice, slice], /) -> NDArray[Any]:
-        rows, cols = key
-        high, wide = self._chunk
-        i, j = rows.start // high, cols.start // wide
-        if rows.stop <= (i + 1) * high and cols.stop <= (j + 1) * wide:
-            top, left = i * high, j * wide
-            return self._decoded((i, j))[
-                rows.start - top : rows.stop - top, cols.start - left : cols.stop - left
-            ]
-        found = np.empty((rows.stop - rows.start, cols.stop - cols.start), self.dtype)
-        for index, (top, left), part in chunk_parts(self._chunk, rows.start, cols.start, found):
-            height, width = part.shape
-            part[...] = self._decoded(index)[top : top + height, left : left + width]
+    def close(self) -> None:
+        """Free the idle buffers."""
+        _IDLE.clear()
+        super().close()
+
+    def _fetch(self, rows: slice, cols: slice) -> NDArray[Any]:
+        found: NDArray[Any] = np.empty((rows.stop - rows.start, cols.stop - cols.start), self.dtype)
+        self._read_block(rows, cols, found)
         return found
 
-    def __setitem__(self, key: tuple[slice, slice], tile: NDArray[Any], /) -> None:
-        self._array[key] = tile
+    def _read_block(self, rows: slice, cols: slice, out: NDArray[Any]) -> None:
+        with self._named("read", rows, cols), _buffers() as buffers:
+            for index, (top, left), part in chunk_parts(self._whole, rows.start, cols.start, out):
+                path = self._find(index)
+                if path is None:
+                    part[...] = self._fill
+                    continue
+                height, width = part.shape
+                chunk = self._decoded(buffers, path)
+                copy_converted(part, chunk[top : top + height, left : left + width])
 
-    def _decoded(self, index: tuple[int, int]) -> NDArray[Any]:
-        path = self._find(index)
-        if path is None:
-            fill = self._array.fill_value
-            return np.broadcast_to(self.dtype.type(0 if fill is None else fill), self._chunk)
-        elements = np.frombuffer(self._decode(_content(path)), self._stored)
-        return elements.reshape(self._chunk)
+    def _decoded(self, buffers: _Buffers, path: Path) -> NDArray[Any]:
+        memory = buffers.memory(self._whole[0] * self._whole[1] * self._stored.itemsize)
+        decoded = self._decode(buffers.content(path), memory)
+        return np.frombuffer(decoded, self._stored).reshape(self._whole)
 
 
-def _content(path: Path) -> NDArray[np.uint8]:
-    file = BlockFile(path)
+@contextmanager
+def _buffers() -> Iterator[_Buffers]:
     try:
-        nbytes = file.size()
-        memory = aligned_bytes(nbytes + 2 * ALIGNMENT)
-        start = file.read_around(0, nbytes, memory)
-    finally:
-        file.close()
-    return memory[start : start + nbytes]
+        buffers = _IDLE.pop()
+    except IndexError:
+        buffers = _Buffers()
+    yield buffers
+    _IDLE.append(buffers)

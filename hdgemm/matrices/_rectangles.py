@@ -128,7 +128,10 @@ class RectangleMatrix(Matrix):
     ) -> None:
         for rows, cols in blocks:
             target = out[rows.start - row : rows.stop - row, cols.start - col : cols.stop - col]
-            copy_converted(target, self._fetch(rows, cols))
+            self._read_block(rows, cols, target)
+
+    def _read_block(self, rows: slice, cols: slice, out: NDArray[Any]) -> None:
+        copy_converted(out, self._fetch(rows, cols))
 
     def _fetch(self, rows: slice, cols: slice) -> NDArray[Any]:
         with self._named("read", rows, cols), self._reading, calling_function():

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.matrices._compressed_chunks import Decode
     from hdgemm.matrices.base import Matrix
 
 #: Codecs of numcodecs that turn bytes into bytes, by the names that both formats give them.
 _CODECS: Final = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
-#: Compressed chunks that are read and decoded at once.
-_AT_ONCE: Final = 2
+#: Where a chunk that Blosc compressed says how many bytes it has once it is decoded.
+_BLOSC_SIZE: Final = slice(4, 8)
 
 
 def load_zarr() -> Any:
@@ -92,24 +93,23 @@ def from_zarr(array: Any, name: str, *, writable: bool = False, source: Hashable
     else:
         source, folder = _source(root / array.path), root / array.path
         array = _checked(array, root)
-    store, at_once = array, 1
+    parameters: dict[str, Any] = {
+        "name": name,
+        # A shard is written as a whole, and read chunk by chunk.
+        "chunk": tuple((writable and array.shards) or array.chunks),
+        "keeps": not writable,
+        "source": source,
+        "home": folder,
+        "flush": None if folder is None else lambda: sync_tree(folder),
+    }
     dtype = _stored_dtype(array)
     if dtype is not None and folder is not None and min(array.chunks) > 0:
         if not array.compressors:
             return _chunk_files(array, name, folder, dtype)
         if (decode := _decoder(array)) is not None:
-            store, at_once = _compressed(array, folder, dtype, decode), _AT_ONCE
-    return RectangleMatrix(
-        store,
-        name=name,
-        # A shard is written as a whole, and read chunk by chunk.
-        chunk=tuple((writable and array.shards) or array.chunks),
-        keeps=not writable,
-        at_once=at_once,
-        source=source,
-        home=folder,
-        flush=None if folder is None else lambda: sync_tree(folder),
-    )
+            find = _finder(array, folder)
+            return CompressedChunks(array, dtype, find, decode, **parameters)
+    return RectangleMatrix(array, **parameters)
 
 
 def _checked(array: Any, root: Path) -> Any:
@@ -139,7 +139,7 @@ def _stored_dtype(array: Any) -> np.dtype[Any] | None:
     return dtype.newbyteorder(">" if endian == "big" else "<")
 
 
-def _decoder(array: Any) -> Callable[[NDArray[np.uint8]], Any] | None:
+def _decoder(array: Any) -> Decode | None:
     """Return the function that decompresses a chunk; None where only zarr can."""
     if len(array.compressors) != 1:
         return None
@@ -149,22 +149,24 @@ def _decoder(array: Any) -> Callable[[NDArray[np.uint8]], Any] | None:
 
         name = codec.to_dict()["name"]
         codec = numcodecs.get_codec({"id": name}) if name in _CODECS else None
-    decode: Callable[[NDArray[np.uint8]], Any] | None = None
-    if getattr(codec, "codec_id", None) in _CODECS:
-        decode = codec.decode
-    return decode
+    kind = getattr(codec, "codec_id", None)
+
+    def decode(content: NDArray[np.uint8], memory: NDArray[np.uint8]) -> Any:
+        # numcodecs would not tell that a chunk filled only the first part of the memory.
+        fills = kind == "blosc" and int.from_bytes(content[_BLOSC_SIZE], "little") == memory.nbytes
+        return codec.decode(content, memory) if fills else codec.decode(content)
+
+    return decode if kind in _CODECS else None
 
 
-def _compressed(
-    array: Any, folder: Path, dtype: np.dtype[Any], decode: Callable[[NDArray[np.uint8]], Any]
-) -> CompressedChunks:
+def _finder(array: Any, folder: Path) -> Callable[[tuple[int, int]], Path | None]:
     encode, most = array.metadata.encode_chunk_key, largest_chunk(array)
 
     def find(index: tuple[int, int]) -> Path | None:
         path: Path = folder / encode(index)
         return path if is_stored(path, folder, most) else None
 
-    return CompressedChunks(array, dtype, find, decode)
+    return find
 
 
 def _chunk_files(array: Any, name: str, folder: Path, dtype: np.dtype[Any]) -> ChunkFiles:

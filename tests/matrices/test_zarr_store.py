@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numcodecs
@@ -181,6 +182,24 @@ def test_rectangles_of_compressed_chunks(tmp_path, codec, chunks):
             for top, left, high, wide in ((0, 0, 23, 31), (3, 4, 15, 20), (8, 11, 3, 2)):
                 part = slice(top, top + high), slice(left, left + wide)
                 np.testing.assert_array_equal(matrix[part].read(), x[part])
+
+
+def test_threads_that_read_chunks_of_other_sizes_share_no_buffer(tmp_path):
+    rng = np.random.default_rng(0)
+    read = {}
+    for side in (20, 33, 50):
+        x = rng.standard_normal((100, 100))
+        array = zarr.create_array(
+            tmp_path / f"{side}.zarr", shape=x.shape, chunks=(side, side), dtype="f8",
+            compressors=zarr.codecs.BloscCodec(),
+        )  # fmt: skip
+        array[:] = x
+        read[hdgemm.open(tmp_path / f"{side}.zarr")] = x
+    with ThreadPoolExecutor(6) as pool:
+        for matrix, found in pool.map(lambda matrix: (matrix, matrix.read()), [*read] * 50):
+            np.testing.assert_array_equal(found, read[matrix])
+    for matrix in read:
+        matrix.close()
 
 
 @pytest.mark.parametrize("codec", CODECS)
