@@ -275,8 +275,13 @@ def test_a_resumed_call_has_the_device_memory_of_the_earlier_one(monkeypatch, tm
 def test_r_that_does_not_fit_a_device(monkeypatch, tmp_path):
     with Session(OPTIONS) as session:
         stand_in(monkeypatch, session, memory=1000)
-        with pytest.raises(DoesNotFitError, match=r"TSQR of .* there: raise device_memory"):
+        match = r"TSQR of .* there: raise device_memory, or choose devices='host'"
+        with pytest.raises(DoesNotFitError, match=match) as found:
             qr(stored(tmp_path, random_matrix(M, N, "float64")), mode="r", session=session)
+        stand_in(monkeypatch, session, memory=found.value.requested * 3 // 4)
+        with pytest.raises(DoesNotFitError, match="choose threads=1,"):
+            qr(tmp_path / "A.npy", mode="r", session=session)
+        qr(tmp_path / "A.npy", mode="r", session=session, options=replace(OPTIONS, threads=1))
 
 
 @pytest.mark.parametrize("devices", ["host", "opencl:0"])

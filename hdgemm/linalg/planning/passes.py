@@ -112,13 +112,17 @@ def _fitting_rows(
     """Return the rows of a block for which all devices have memory, at most `plan.rows`."""
     count = len(devices)
     return min(
-        _rows_on(device, len(range(index, plan.cores, count)), plan, tiles)
+        _rows_on(device, count, len(range(index, plan.cores, count)), plan, tiles)
         for index, device in enumerate(devices)
     )
 
 
-def _rows_on(device: FactorDevice, lanes: int, plan: RowPlan, tiles: Sequence[DeviceTile]) -> int:
-    """Return the rows of a block for which one device has memory, for blocks of so many cores."""
+def _rows_on(
+    device: FactorDevice, count: int, lanes: int, plan: RowPlan, tiles: Sequence[DeviceTile]
+) -> int:
+    """Return the rows of a block for which one of `count` devices has memory, for blocks of
+    `lanes` cores.
+    """
     rows = plan.rows
     while True:
         sizes = [tile.nbytes(device, rows, np.dtype(plan.dtype)) for tile in tiles]
@@ -128,10 +132,15 @@ def _rows_on(device: FactorDevice, lanes: int, plan: RowPlan, tiles: Sequence[De
         if rows == 1:
             name, (needed, available) = device.spec.name, exceeded
             one = "" if needed == lanes * sum(sizes) else " in one allocation"
+            fewer = (
+                each for each in range(lanes - 1, 0, -1) if not device.spec.exceeded(sizes * each)
+            )
+            fitting = count * next(fewer, 0)
+            threads = f"choose threads={fitting}, " if fitting else ""
             raise DoesNotFitError(
                 f"{name} holds {format_size(available)}{one}; {plan.name} of {plan.shape} on "
-                f"{lanes} cores takes {format_size(needed)} there: raise device_memory, choose "
-                "fewer threads, or devices='host'",
+                f"{lanes} cores takes {format_size(needed)} there: raise device_memory, "
+                f"{threads}or choose devices='host'",
                 requested=needed,
                 available=available,
                 missing=needed - available,

@@ -16,7 +16,7 @@ import pyopencl as cl
 from pyopencl.characterize import has_src_build_cache
 
 from hdgemm.dtypes import ELEMENT_TYPES
-from hdgemm.errors import DeviceError
+from hdgemm.errors import DeviceError, DeviceUnavailableError
 from hdgemm.machine.cache import cache_folder, replace_file
 from hdgemm.pipeline.devices.opencl._driver import driver_errors
 
@@ -153,12 +153,21 @@ class Programs:
         self._owner.check()
         with self._lock:
             if source not in self._programs:
-                self._programs[source] = build_cached(self._context, source)
+                self._programs[source] = self._program(source)
             # A kernel object holds its arguments: only one queue may use it.
             kernel = cl.Kernel(self._programs[source], key[0])
             # With declared types PyOpenCL sets all arguments in one call, 100 times faster.
             kernel.set_scalar_arg_dtypes(arguments)
             return self._kernels.setdefault(key, kernel)
+
+    def _program(self, source: str) -> cl.Program:
+        try:
+            return build_cached(self._context, source)
+        except DeviceError as error:
+            raise DeviceUnavailableError(
+                f"the driver of {self._context.devices[0].name} compiles no kernels: take another "
+                f"device (`hdgemm devices` says which can be used), or mend the driver; {error}"
+            ) from error
 
 
 #: Arguments of the kernels in `kernels/factor.cl`.

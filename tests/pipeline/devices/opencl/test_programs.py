@@ -4,9 +4,10 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from hdgemm.errors import DeviceError
+from hdgemm.errors import DeviceError, DeviceUnavailableError
 from hdgemm.pipeline.devices.opencl import _programs as programs
 from hdgemm.pipeline.devices.opencl._driver import OwnerProcess
+from hdgemm.pipeline.devices.opencl.kernel_shapes import KernelShape
 from hdgemm.pipeline.devices.opencl.names import locate
 
 pytest.importorskip("pyopencl")
@@ -65,6 +66,13 @@ def test_a_stale_lock_of_pyopencls_cache_blocks_nothing(context, tmp_path, monke
 def test_a_source_that_does_not_compile_shows_the_compilers_log(context):
     with pytest.raises(DeviceError, match="building an OpenCL kernel"):
         programs.build_cached(context, "__kernel void broken( {")
+
+
+def test_a_driver_that_compiles_no_kernels_names_the_list_of_devices(context, monkeypatch):
+    monkeypatch.setattr(programs, "gemm_source", lambda *_: "__kernel void broken( {")
+    kept = programs.Programs(context, OwnerProcess("a device"), lockstep=False)
+    with pytest.raises(DeviceUnavailableError, match=r"`hdgemm devices` .* building an OpenCL"):
+        kept.gemm(np.dtype("float64"), KernelShape(lanes=4))
 
 
 def test_both_packing_kernels_of_a_width_are_built_once(context, monkeypatch):
