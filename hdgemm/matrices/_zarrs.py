@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 #: Codecs of numcodecs that turn bytes into bytes, by the names that both formats give them.
 _CODECS: Final = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
-#: Where a chunk that Blosc compressed says how many bytes it has once it is decoded.
-_BLOSC_SIZE: Final = slice(4, 8)
+#: Where a chunk that Blosc compressed says how many bytes it has decoded, and as it is stored.
+_BLOSC_SIZES: Final = (slice(4, 8), slice(12, 16))
 
 
 def load_zarr() -> Any:
@@ -152,9 +152,14 @@ def _decoder(array: Any) -> Decode | None:
     kind = getattr(codec, "codec_id", None)
 
     def decode(content: NDArray[np.uint8], memory: NDArray[np.uint8]) -> Any:
-        # numcodecs would not tell that a chunk filled only the first part of the memory.
-        fills = kind == "blosc" and int.from_bytes(content[_BLOSC_SIZE], "little") == memory.nbytes
-        return codec.decode(content, memory) if fills else codec.decode(content)
+        if kind != "blosc":
+            return codec.decode(content)
+        # numcodecs would read past the end of a truncated chunk, and would not tell that a chunk
+        # filled only the first part of the memory.
+        size, stored = (int.from_bytes(content[at], "little") for at in _BLOSC_SIZES)
+        if stored != len(content):
+            raise ValueError(f"a chunk has {len(content)} bytes, and {stored} by its Blosc header")
+        return codec.decode(content, memory) if size == memory.nbytes else codec.decode(content)
 
     return decode if kind in _CODECS else None
 

@@ -184,6 +184,19 @@ def test_rectangles_of_compressed_chunks(tmp_path, codec, chunks):
                 np.testing.assert_array_equal(matrix[part].read(), x[part])
 
 
+@pytest.mark.parametrize("kept", [10, 17, 1000, 100_000])
+def test_a_truncated_blosc_chunk_is_an_error(tmp_path, kept):
+    x = np.random.default_rng(0).standard_normal((300, 300))
+    codec = zarr.codecs.BloscCodec(cname="lz4", shuffle="noshuffle")
+    array = zarr.create_array(
+        tmp_path / "x.zarr", shape=x.shape, chunks=x.shape, dtype="f8", compressors=codec
+    )
+    array[:] = x
+    os.truncate(tmp_path / "x.zarr" / array.metadata.encode_chunk_key((0, 0)), kept)
+    with pytest.raises(MatrixIOError, match=r"cannot read rows .* bytes, and \d+ by its Blosc"):
+        hdgemm.open(tmp_path / "x.zarr").read()
+
+
 def test_threads_that_read_chunks_of_other_sizes_share_no_buffer(tmp_path):
     rng = np.random.default_rng(0)
     read = {}
