@@ -6,6 +6,7 @@ freed memory: a product of order 8192 held 427 MB, one chunk at a time. Here it 
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Chunks that are read and decoded at once.
 _AT_ONCE: Final = 2
+#: Bytes of the buffers of a thread that are kept for its next chunk, at most.
+_KEPT_BYTES: Final = 16 << 20
 
 
 class _Buffers:
@@ -41,6 +44,11 @@ class _Buffers:
 
     def __init__(self) -> None:
         self._stored = self._decoded = aligned_bytes(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its memory."""
+        return len(self._stored) + len(self._decoded)
 
     def memory(self, nbytes: int) -> NDArray[np.uint8]:
         """Return memory for the bytes of a decoded chunk."""
@@ -61,7 +69,8 @@ class _Buffers:
         return self._stored[start : start + nbytes]
 
 
-#: Buffers that no thread uses, of all matrices: two matrices of a product are read in turn.
+#: Buffers that no thread uses, of all matrices, until one is freed: two matrices
+#: of a product are read in turn.
 _IDLE: Final[deque[_Buffers]] = deque(maxlen=_AT_ONCE)
 
 
@@ -84,11 +93,7 @@ class CompressedChunks(RectangleMatrix):
         self._fill = 0 if array.fill_value is None else array.fill_value
         self._stored, self._find, self._decode = stored, find, decode
         super().__init__(array, at_once=_AT_ONCE, **parameters)
-
-    def close(self) -> None:
-        """Free the idle buffers."""
-        _IDLE.clear()
-        super().close()
+        weakref.finalize(self, _IDLE.clear)
 
     def _fetch(self, rows: slice, cols: slice) -> NDArray[Any]:
         found: NDArray[Any] = np.empty((rows.stop - rows.start, cols.stop - cols.start), self.dtype)
@@ -119,4 +124,5 @@ def _buffers() -> Iterator[_Buffers]:
     except IndexError:
         buffers = _Buffers()
     yield buffers
-    _IDLE.append(buffers)
+    if buffers.nbytes <= _KEPT_BYTES:
+        _IDLE.append(buffers)

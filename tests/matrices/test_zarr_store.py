@@ -1,5 +1,6 @@
 """Zarr stores with chunks that exist and cannot be read: errors, never fill values or a wait."""
 
+import gc
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import zarr
 
 import hdgemm
 from hdgemm.errors import HdgemmError, InputError, MatrixIOError
-from hdgemm.matrices import zarr_draft
+from hdgemm.matrices import _compressed_chunks, zarr_draft
 from hdgemm.matrices.stores import create_matrix
 
 LAYOUTS = {
@@ -211,8 +212,21 @@ def test_threads_that_read_chunks_of_other_sizes_share_no_buffer(tmp_path):
     with ThreadPoolExecutor(6) as pool:
         for matrix, found in pool.map(lambda matrix: (matrix, matrix.read()), [*read] * 50):
             np.testing.assert_array_equal(found, read[matrix])
-    for matrix in read:
-        matrix.close()
+    assert 0 < len(_compressed_chunks._IDLE) <= 2
+    read.clear()
+    del matrix, array
+    gc.collect()
+    assert not _compressed_chunks._IDLE
+
+
+def test_buffers_of_large_chunks_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(_compressed_chunks, "_KEPT_BYTES", 1000)
+    gc.collect()
+    array = zarr.create_array(tmp_path / "x.zarr", shape=(40, 40), chunks=(20, 20), dtype="f8")
+    array[:] = 1
+    with hdgemm.open(tmp_path / "x.zarr") as matrix:
+        assert matrix.read().sum() == 1600
+        assert not _compressed_chunks._IDLE
 
 
 @pytest.mark.parametrize("codec", CODECS)
