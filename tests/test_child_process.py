@@ -14,6 +14,7 @@ import pytest
 
 import hdgemm
 from hdgemm.child_process import SAFE_PATH, child_command
+from tests.opencl import usable_opencl
 
 PACKAGE = Path(hdgemm.__file__).parent
 SCRIPT = "from hdgemm.cli import main\nif __name__ == '__main__':\n    main()\n"
@@ -142,12 +143,7 @@ def test_a_cluster_on_this_machine_leaves_the_environment_as_it_was(monkeypatch)
 
 
 def test_tuning_of_an_opencl_device(folder):
-    pytest.importorskip("pyopencl")
-    from hdgemm.pipeline.devices.registry import list_devices
-
-    names = [info.name for info in list_devices() if info.usable and "opencl" in info.name]
-    if not names:
-        pytest.skip("no OpenCL device")
+    names = usable_opencl()
     request = {"shape": {"lanes": 2, "rows": 2}, "extents": [32, 32, 32], "repeats": 1}
     module = "hdgemm.pipeline.devices.opencl.tuning_process"
     done = subprocess.run(

@@ -47,13 +47,12 @@ class _Buffers:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its memory."""
+        """Bytes of both buffers."""
         return len(self._stored) + len(self._decoded)
 
     def memory(self, nbytes: int) -> NDArray[np.uint8]:
         """Return memory for the bytes of a decoded chunk."""
-        if len(self._decoded) < nbytes:
-            self._decoded = aligned_bytes(nbytes)
+        self._decoded = _grown(self._decoded, nbytes)
         return self._decoded[:nbytes]
 
     def content(self, path: Path) -> NDArray[np.uint8]:
@@ -61,16 +60,19 @@ class _Buffers:
         file = BlockFile(path)
         try:
             nbytes = file.size()
-            if len(self._stored) < nbytes + 2 * ALIGNMENT:
-                self._stored = aligned_bytes(nbytes + 2 * ALIGNMENT)
+            self._stored = _grown(self._stored, nbytes + 2 * ALIGNMENT)
             start = file.read_around(0, nbytes, self._stored)
         finally:
             file.close()
         return self._stored[start : start + nbytes]
 
 
-#: Buffers that no thread uses, of all matrices, until one is freed: two matrices
-#: of a product are read in turn.
+def _grown(memory: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:
+    return memory if len(memory) >= nbytes else aligned_bytes(nbytes)
+
+
+#: Buffers that no thread uses now. Matrices share them, since those of a product are read in turn;
+#: they are dropped when a matrix is freed.
 _IDLE: Final[deque[_Buffers]] = deque(maxlen=_AT_ONCE)
 
 

@@ -1,13 +1,14 @@
 """The examples of the functions of a cluster, on the small cluster of these tests."""
 
-import doctest
 import inspect
+import re
 
 import numpy as np
 import pytest
 
 import hdgemm
 import hdgemm.cluster
+from tests.examples import run_examples
 
 
 @pytest.mark.parametrize("name", ["cholesky", "multiply", "plan", "row_passes", "syrk"])
@@ -19,10 +20,4 @@ def test_the_examples_of_a_docstring_run(name, client, tmp_path, monkeypatch, ca
     for stored, matrix in (matrices | {"T": rng.random((900, 20)), "y": rng.random(900)}).items():
         np.save(tmp_path / f"{stored}.npy", matrix)
     doc = inspect.getdoc(getattr(hdgemm.cluster, name)).replace("/shared", str(tmp_path))
-    names = {"hdgemm": hdgemm, "client": client}
-    examples = doctest.DocTestParser().get_examples(doc)
-    assert examples
-    for example in examples:
-        if not example.source.startswith("client = "):
-            exec(compile(example.source, name, "single"), names)
-            assert capsys.readouterr().out == example.want or not example.want
+    run_examples(re.sub(">>> client = .*", "", doc), {"hdgemm": hdgemm, "client": client}, capsys)

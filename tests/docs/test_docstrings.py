@@ -1,6 +1,5 @@
 """Docstrings of public functions and classes: sections, names they refer to, examples."""
 
-import doctest
 import inspect
 import re
 from importlib import import_module
@@ -10,6 +9,7 @@ import pytest
 
 import hdgemm
 from docs.site_hooks import public_names
+from tests.examples import run_examples
 
 SECTIONS = ("Parameters", "Returns", "Raises", "See Also", "Examples")
 CLASS_SECTIONS = ("See Also", "Examples")
@@ -97,9 +97,5 @@ def test_the_examples_of_a_docstring_run(name, sandbox, cache, monkeypatch, caps
     names["largest"] = np.zeros(300)
     if name == "hdgemm.linalg.open":
         hdgemm.linalg.lu_factor("A.npy", out="LU.npy")
-    examples = doctest.DocTestParser().get_examples(inspect.getdoc(_found(name)))
-    assert examples
     with hdgemm.set_options():  # defaults that an example sets end here
-        for example in examples:
-            exec(compile(example.source, name, "single"), names)
-            assert capsys.readouterr().out == example.want or not example.want
+        run_examples(inspect.getdoc(_found(name)), names, capsys)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hdgemm import devices, linalg
+from hdgemm import linalg
 from hdgemm.client import Client
 from hdgemm.options import Options
 from hdgemm.routines.registry import commands
@@ -16,6 +16,7 @@ from hdgemm.server.backend import Call, JobWatch, Problem, Source
 from hdgemm.server.hdgemm_backend import HdgemmLibrary
 from hdgemm.server.plans import plan_problem
 from hdgemm.server.runner import describe
+from tests.opencl import usable_opencl
 from tests.server.harness import (
     LIMIT,
     InProcess,
@@ -120,9 +121,8 @@ def test_the_client_downloads_factors_and_pivots(real: Live, folder: Path) -> No
 
 
 def test_devices_take_part_where_they_are_named(tmp_path: Path) -> None:
-    pytest.importorskip("pyopencl")
-    if not any(info.name == "opencl:0" and info.usable for info in devices()):
-        pytest.skip("there is no OpenCL device")
+    if "opencl:0" not in usable_opencl():
+        pytest.skip("opencl:0 cannot be used")
     settings = make_settings(
         tmp_path,
         library="hdgemm.server.hdgemm_backend:HdgemmLibrary",

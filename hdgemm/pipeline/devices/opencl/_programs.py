@@ -165,7 +165,7 @@ class Programs:
             return build_cached(self._context, source)
         except DeviceError as error:
             raise DeviceUnavailableError(
-                f"the driver of {self._context.devices[0].name} compiles no kernels: take another "
+                f"the driver of {self._context.devices[0].name} refused a kernel: take another "
                 f"device (`hdgemm devices` says which can be used), or mend the driver; {error}"
             ) from error
 

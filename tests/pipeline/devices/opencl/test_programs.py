@@ -68,7 +68,7 @@ def test_a_source_that_does_not_compile_shows_the_compilers_log(context):
         programs.build_cached(context, "__kernel void broken( {")
 
 
-def test_a_driver_that_compiles_no_kernels_names_the_list_of_devices(context, monkeypatch):
+def test_a_driver_that_refuses_a_kernel_names_the_list_of_devices(context, monkeypatch):
     monkeypatch.setattr(programs, "gemm_source", lambda *_: "__kernel void broken( {")
     kept = programs.Programs(context, OwnerProcess("a device"), lockstep=False)
     with pytest.raises(DeviceUnavailableError, match=r"`hdgemm devices` .* building an OpenCL"):
