@@ -116,12 +116,12 @@ def per_operation(device: str, case: str, repeat: int) -> dict[str, Any]:
         plan = build_plan(planned, shape)
         wall, cpu = time.perf_counter(), time.process_time()
         timeline = run_plan(plan, opened, Operands(*stores, stores[2]))
-        count = len(timeline.events)
+        stages = {stage: stats.operations for stage, stats in timeline.stages().items()}
+        count = sum(stages.values())
         elapsed.append((time.perf_counter() - wall) / count * 1e6)
         used.append((time.process_time() - cpu) / count * 1e6)
         if isinstance(opened, Tape):
             own.append(used[-1] - opened.replay() / count * 1e6)
-        stages = {stage: stats.operations for stage, stats in timeline.stages().items()}
         opened.close()
     np.testing.assert_allclose(c, a @ b)
     times = f"{statistics.median(elapsed):6.1f} us, {statistics.median(used):6.1f} us of CPU time"

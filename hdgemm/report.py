@@ -133,7 +133,8 @@ class Report:
     versions
         Python, the platform, and the packages that a run depends on.
     timeline
-        Every event; drawn by `hdgemm.pictures`, left out of the JSON.
+        The events, at most 16,384 for each device: in a longer run one event stands for several
+        operations. Drawn by `hdgemm.pictures`, left out of the JSON.
     resumption
         What a durable run found; None for other runs.
     split

@@ -7,13 +7,12 @@ import time
 import weakref
 from collections import Counter
 from contextlib import contextmanager
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.energy import EnergyMeter
 from hdgemm.errors import CancelledRunError
 from hdgemm.machine.peak_memory import PeakMemory
-from hdgemm.pipeline.timeline import Event, Timeline, busy_seconds
+from hdgemm.pipeline.timeline import Event, EventBuffer, Timeline, busy_seconds
 from hdgemm.progress import Progress
 from hdgemm.report import Report, stage_reports, versions
 
@@ -54,7 +53,7 @@ class Recorder:
         self._flops = flops
         self._before = self._done = done
         self.phase: str | None = None
-        self._events: list[Event] = []
+        self._events = EventBuffer()
         self._counts: dict[str, int] = {}
         self._planned: Counter[Stage] = Counter()
         self._busy: dict[Stage, float] = {}
@@ -179,7 +178,7 @@ class Recorder:
             What a durable run found of an earlier one.
         """
         seconds = time.perf_counter() - self._began
-        timeline = Timeline(tuple(sorted(self._events, key=attrgetter("start"))), seconds)
+        timeline = self._events.timeline(seconds)
         here = self._done - self._before if self._before else self._flops
         if self._callbacks.progress is not None:
             self._done = self._flops

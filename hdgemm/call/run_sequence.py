@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from hdgemm.call.plans import joint_summary
 from hdgemm.energy import Energy
-from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.pipeline.timeline import EventBuffer, Timeline
 from hdgemm.progress import Callbacks
 from hdgemm.report import Report, Resumption, sum_stages, versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.pipeline.timeline import Event, Observer
     from hdgemm.progress import Progress, ProgressCallback
 
 
@@ -40,6 +40,7 @@ class RunSequence:
         self._began = time.perf_counter()
         self._planned = 0
         self._reports: list[Report] = []
+        self._events = EventBuffer()
         self._shown: Progress | None = None
 
     def start(self) -> None:
@@ -73,11 +74,9 @@ class RunSequence:
         if self._callbacks.report is None:
             return
         first = self._elapsed() - report.seconds if began is None else began
-        events = tuple(
-            event._replace(start=event.start + first, end=event.end + first)
-            for event in report.timeline.events
-        )
-        self._reports.append(replace(report, timeline=Timeline(events, report.seconds)))
+        for event in report.timeline.events:
+            self._events.append(event._replace(start=event.start + first, end=event.end + first))
+        self._reports.append(replace(report, timeline=Timeline((), report.seconds)))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Report the end of all runs, of which there may be fewer than were counted beforehand.
@@ -90,7 +89,8 @@ class RunSequence:
         if self._callbacks.progress is not None and self._shown and self._shown.percent < 100:
             self._callbacks.progress(replace(self._shown, percent=100.0, eta=0.0))
         if self._callbacks.report is not None:
-            self._callbacks.report(joined(self._reports, self._elapsed(), summary))
+            timeline = self._events.timeline(self._elapsed())
+            self._callbacks.report(joined(self._reports, timeline, summary))
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._began
@@ -109,17 +109,17 @@ def _shift(observer: Observer, seconds: float, event: Event) -> None:
     observer(event._replace(start=event.start + seconds, end=event.end + seconds))
 
 
-def joined(reports: list[Report], seconds: float, summary: Mapping[str, Any]) -> Report:
+def joined(reports: list[Report], timeline: Timeline, summary: Mapping[str, Any]) -> Report:
     """Return one report of runs that were executed one after the other.
 
     Parameters
     ----------
-    seconds
-        Duration of the whole.
+    timeline
+        The events of the whole, and its duration.
     summary
         See `RunSequence.finish`.
     """
-    events = sorted((e for r in reports for e in r.timeline.events), key=lambda e: e.start)
+    seconds = timeline.seconds
     flops = sum(report.gflops * report.seconds for report in reports)
     phases: Counter[str] = Counter()
     for report in reports:
@@ -133,7 +133,7 @@ def joined(reports: list[Report], seconds: float, summary: Mapping[str, Any]) ->
         plan=joint_summary(summary, (report.plan for report in reports)),
         devices=tuple(dict.fromkeys(name for r in reports for name in r.devices)) or ("host",),
         versions=dict(versions()),
-        timeline=Timeline(tuple(events), seconds),
+        timeline=timeline,
         resumption=_resumption([r.resumption for r in reports if r.resumption is not None]),
         phases=dict(phases),
         energy=Energy.of_runs(r.energy for r in reports if r.energy is not None),

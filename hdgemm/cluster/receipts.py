@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.durable.pieces import Entry
@@ -124,10 +125,7 @@ class Receipt:
 
 
 def coalesce(events: Iterable[Event]) -> list[Event]:
-    """Join neighbouring events of each stage of each device, so that few are left.
-
-    Bytes and flops are summed; a joined event lasts from the first start to the last end.
-    """
+    """Join neighbouring events of each stage of each device, so that few are left."""
     rows: dict[tuple[str, str], list[Event]] = {}
     for event in sorted(events, key=lambda each: each.start):
         rows.setdefault((event.device, event.stage), []).append(event)
@@ -136,11 +134,4 @@ def coalesce(events: Iterable[Event]) -> list[Event]:
 
 def _joined(row: Sequence[Event]) -> list[Event]:
     count = -(-len(row) // _MOST_EVENTS)
-    return [
-        group[0]._replace(
-            end=max(event.end for event in group),
-            nbytes=sum(event.nbytes for event in group),
-            flops=sum(event.flops for event in group),
-        )
-        for group in (row[first : first + count] for first in range(0, len(row), count))
-    ]
+    return [reduce(Event.joined, row[first : first + count]) for first in range(0, len(row), count)]

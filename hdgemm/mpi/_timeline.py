@@ -29,6 +29,11 @@ class Event(NamedTuple):
     start: float
     end: float
 
+    @property
+    def idle(self) -> float:
+        """No time: it is one piece."""
+        return 0.0
+
 
 class PhaseRecorder:
     """Collects events from all threads of a process."""

@@ -74,14 +74,17 @@ def _rows(events: Iterable[Event]) -> Iterator[tuple[int, Event]]:
 
 def _slice(event: Event, pid: int, tid: int) -> dict[str, Any]:
     seconds = event.end - event.start
+    busy = seconds - event.idle
     args: dict[str, Any] = {"unit": event.unit, "step": event.step}
+    if event.operations > 1:
+        args["operations"] = event.operations
     for amount, name, rate in (
         (event.nbytes, "bytes", "GB/s"),
         (event.flops, "flops", "GFLOP/s"),
     ):
         if amount:
             args[name] = amount
-            args[rate] = round(amount / seconds / 1e9, 3) if seconds > 0 else None
+            args[rate] = round(amount / busy / 1e9, 3) if busy > 0 else None
     return {
         "name": f"{event.stage} {event.number}",
         "cat": event.stage,

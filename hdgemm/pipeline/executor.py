@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import ExitStack, closing, contextmanager, suppress
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.errors import CancelledRunError, InputError
@@ -17,7 +16,7 @@ from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.dynamic_schedule import DynamicSchedule, FixedSchedule
 from hdgemm.pipeline.slots import SlotMemory
 from hdgemm.pipeline.sync import StageCounters, Worker, run_all
-from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.pipeline.timeline import Event, EventBuffer
 from hdgemm.pipeline.validate import validate
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.schedule import Op
     from hdgemm.pipeline.slot_cache import SlotCache
     from hdgemm.pipeline.slots import Operands
-    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.pipeline.timeline import Observer, Timeline
 
 #: The most unfinished operations that a lane leaves enqueued on a device: one that is executed and
 #: two that wait, so that the device does not wait for the host.
@@ -47,7 +46,7 @@ class EventLog:
     def __init__(self, device: str, observer: Observer | None, start: float) -> None:
         self._device = device
         self._observer = observer
-        self._events: list[Event] = []
+        self._events = EventBuffer()
         self._start = start
 
     def record(self, op: Op, start: float, end: float) -> None:
@@ -63,14 +62,13 @@ class EventLog:
             op.nbytes,
             op.flops,
         )
-        self._events.append(event)  # atomic: all lanes share the list
+        self._events.append(event)
         if self._observer is not None:
             self._observer(event)
 
     def timeline(self) -> Timeline:
         """Return all events so far, and the seconds since the run began."""
-        seconds = time.perf_counter() - self._start
-        return Timeline(tuple(sorted(self._events, key=attrgetter("start"))), seconds)
+        return self._events.timeline(time.perf_counter() - self._start)
 
 
 class Lane:
@@ -174,7 +172,7 @@ def run_plan(
     """Execute a plan: C := alpha·op(A)·op(B) + beta·C.
 
     The plan is validated and all its memory is allocated before the first operation. The timeline
-    has one event per operation.
+    has one event per operation; in a long run, one for several (`EventBuffer`).
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
-"""The timeline of a run: one event per stage operation, and sums by stage."""
+"""The timeline of a run: its events, a bounded number of them, and sums by stage."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -9,14 +10,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from hdgemm.pipeline.plan import STAGES, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+#: Events that a run keeps at most, 300 bytes each.
+MOST_EVENTS: Final = 16384
 
 
 class Event(NamedTuple):
     """One operation of one stage: `start` and `end` in seconds since the run began.
 
     `phase` is the phase of a factorisation or a solve that it belongs to, such as ``"panel"``;
-    empty in products.
+    empty in products. In a long run an event is several `operations` of one stage, one after the
+    other: its number, unit and step are the first operation's, and `idle` are the seconds between
+    `start` and `end` in which none of them ran.
     """
 
     device: str
@@ -29,11 +35,27 @@ class Event(NamedTuple):
     nbytes: int
     flops: int
     phase: str = ""
+    operations: int = 1
+    idle: float = 0.0
+
+    def joined(self, later: Event) -> Event:
+        """Return this event and a later one of the same stage as one."""
+        pause = max(0.0, later.start - self.end)
+        return self._replace(
+            start=min(self.start, later.start),
+            end=max(self.end, later.end),
+            nbytes=self.nbytes + later.nbytes,
+            flops=self.flops + later.flops,
+            operations=self.operations + later.operations,
+            idle=self.idle + pause + later.idle,
+        )
 
 
+_OPERATIONS: Final = attrgetter("operations")
 _NBYTES: Final = attrgetter("nbytes")
 _FLOPS: Final = attrgetter("flops")
-_INTERVAL: Final = attrgetter("start", "end")
+_START: Final = attrgetter("start")
+_INTERVAL: Final = attrgetter("start", "end", "idle")
 
 
 class Observer(Protocol):
@@ -66,9 +88,62 @@ class StageStats:
     seconds: float
 
 
+class EventBuffer:
+    """The events of a run as they come, from several threads.
+
+    A row holds the events of one phase of one stage of one device. Where there would be more than
+    `most` events, neighbours in each row are joined, so that an event has up to twice as many
+    operations. The sums of a row stay what they were: operations, bytes, flops, busy seconds.
+    """
+
+    def __init__(self, most: int = MOST_EVENTS) -> None:
+        self._most = most
+        self._rows: dict[tuple[str, Stage, str], list[Event]] = {}
+        self._kept = 0
+        self._group = 1  # operations of an event
+        self._lock = threading.Lock()
+
+    def append(self, event: Event) -> None:
+        """Add the next event of its row."""
+        with self._lock:
+            row = self._rows.setdefault((event.device, event.stage, event.phase), [])
+            before = len(row)
+            _append(row, event, self._group)
+            self._kept += len(row) - before
+            if self._kept > self._most:
+                self._join()
+
+    def _join(self) -> None:
+        while self._kept > max(self._most * 3 // 4, len(self._rows)):
+            self._group *= 2
+            for row in self._rows.values():
+                events, row[:] = tuple(row), ()
+                for event in events:
+                    _append(row, event, self._group)
+            self._kept = sum(map(len, self._rows.values()))
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events, ordered by their start."""
+        with self._lock:
+            events = [event for row in self._rows.values() for event in row]
+        return iter(sorted(events, key=_START))
+
+    def timeline(self, seconds: float) -> Timeline:
+        """Return the events so far as the timeline of a run of so many seconds."""
+        return Timeline(tuple(self), seconds)
+
+
+def _append(row: list[Event], event: Event, most: int) -> None:
+    """Add an event to a row: to its last event, where both have at most so many operations."""
+    if row and row[-1].operations + event.operations <= most:
+        row[-1] = row[-1].joined(event)
+    else:
+        row.append(event)
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """All events of a run, ordered by their start, and the run's duration in seconds."""
+    """The events of a run, ordered by their start, and the run's duration in seconds."""
 
     events: tuple[Event, ...]
     seconds: float
@@ -81,7 +156,7 @@ class Timeline:
         return {
             stage: StageStats(
                 stage,
-                len(events),
+                sum(map(_OPERATIONS, events)),
                 sum(map(_NBYTES, events)),
                 sum(map(_FLOPS, events)),
                 busy_seconds(events),
@@ -92,7 +167,7 @@ class Timeline:
 
 
 class Interval(Protocol):
-    """What lasts from one moment to another, in seconds."""
+    """What lasts from one moment to another, less the time in which nothing ran; in seconds."""
 
     @property
     def start(self) -> float:
@@ -102,11 +177,20 @@ class Interval(Protocol):
     def end(self) -> float:
         """The last moment."""
 
+    @property
+    def idle(self) -> float:
+        """The time between them in which nothing ran."""
+
 
 def busy_seconds(events: Iterable[Interval]) -> float:
-    """Return the length of the union of the events' intervals."""
+    """Return the length of the union of the events' intervals, less their idle time.
+
+    Idle time is taken to be spread evenly over an event.
+    """
     total, until = 0.0, float("-inf")
-    for start, end in sorted(map(_INTERVAL, events)):
-        total += max(0.0, end - max(start, until))
-        until = max(until, end)
+    for start, end, idle in sorted(map(_INTERVAL, events)):
+        if end > until:
+            new = end - max(start, until)
+            total += new - idle * new / (end - start) if idle else new
+            until = end
     return total

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from hdgemm.errors import CancelledRunError, DeviceError
 from hdgemm.pipeline.devices.host_blas import blas_threads
 from hdgemm.pipeline.sync import RUNNING, Stopped, Worker
-from hdgemm.pipeline.timeline import Event, Timeline
+from hdgemm.pipeline.timeline import Event, EventBuffer
 from hdgemm.tasks._dispatcher import Dispatcher
 from hdgemm.tasks._transfers import Transfers
 from hdgemm.tasks.capability import HOST
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hdgemm.pipeline.devices.protocol import Completion, FactorDevice
     from hdgemm.pipeline.plan import Stage
-    from hdgemm.pipeline.timeline import Observer
+    from hdgemm.pipeline.timeline import Observer, Timeline
     from hdgemm.tasks._dispatcher import Issued
     from hdgemm.tasks._transfers import Transfer
     from hdgemm.tasks.capability import Capability
@@ -79,7 +79,8 @@ class Runtime:
         self._work = {each.name: threading.Condition(lock) for each in capabilities}
         self._error: BaseException | None = None
         self._ended = False
-        self._events: list[Event] = []
+        self._events = EventBuffer()
+        self._copies = itertools.count()
         # Amount (flops, or bytes of kernels without flops) and seconds by device and kind.
         self._totals: dict[tuple[str, str], tuple[float, float]] = {}
         self._start = time.perf_counter()
@@ -150,8 +151,7 @@ class Runtime:
             self._ended = True
             for condition in (*self._work.values(), *self._fetching.values()):
                 condition.notify_all()
-        seconds = time.perf_counter() - self._start
-        return Timeline(tuple(sorted(self._events, key=attrgetter("start"))), seconds)
+        return self._events.timeline(time.perf_counter() - self._start)
 
     def next(
         self, device: str, finished: Issued | None, *, issued: bool = False
@@ -237,20 +237,18 @@ class Runtime:
                 found.setdefault((event.device, event.stage), []).append(event)
         return {
             key: sum(event.nbytes for event in events)
-            / sum(event.end - event.start for event in events)
+            / sum(event.end - event.start - event.idle for event in events)
             for key, events in found.items()
         }
 
     def _record_copy(
         self, device: str, stage: Stage, nbytes: int, start: float, end: float
     ) -> None:
-        number = len(self._events)
-        self._note(
-            Event(device, stage, number, 0, 0, start - self._start, end - self._start, nbytes, 0)
-        )
+        number, start, end = next(self._copies), start - self._start, end - self._start
+        self._note(Event(device, stage, number, 0, 0, start, end, nbytes, 0))
 
     def _note(self, event: Event) -> None:
-        self._events.append(event)  # atomic: all lanes share the list
+        self._events.append(event)
         if self._observer is not None:
             self._observer(event)
 

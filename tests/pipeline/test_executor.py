@@ -21,6 +21,7 @@ from hdgemm.pipeline.plan import STAGES, OperandSpec, Problem, Slots, planned_by
 from hdgemm.pipeline.schedule import build_schedule
 from hdgemm.pipeline.slot_reuse import Batch
 from hdgemm.pipeline.slots import Operands
+from hdgemm.pipeline.timeline import MOST_EVENTS
 from hdgemm.planning.build import build_plan
 from hdgemm.planning.case import OVERLAPS, Case as PlanCase, Limits
 from hdgemm.planning.shapes import Shape
@@ -432,3 +433,18 @@ def test_freed_memory_is_really_freed():
     case.run(HostDevice())
     gc.collect()
     assert not [o for o in gc.get_objects() if type(o).__name__ == "PageBuffer" and o.nbytes]
+
+
+def test_a_long_run_keeps_few_events_and_all_sums():
+    case = Case((48, 48, 48), (2, 2, 2))
+    device = HostDevice()
+    timeline = case.run(device)
+    device.close()
+    case.check()
+    stages = timeline.stages()
+    assert sum(stats.operations for stats in stages.values()) > MOST_EVENTS
+    assert len(timeline.events) <= MOST_EVENTS
+    moved = {stage: stats.nbytes for stage, stats in stages.items() if stats.nbytes}
+    assert moved == {stage: n for stage, n in planned_bytes(case.plan).items() if n}
+    flops = sum(stats.flops for stats in stages.values())
+    assert flops == case.plan.problem.flops
