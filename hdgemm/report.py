@@ -315,8 +315,8 @@ def report_title(report: Report) -> str:
     plan = report.plan
     shape = " × ".join(str(plan[name]) for name in ("m", "n", "k") if name in plan)
     shape = f"{plan['kind']}, {shape}" if "kind" in plan else shape
-    limit = format_size(plan.get("host_limit"))
-    return f"{shape}, {plan['dtype']}, {limit} of host memory: {format_speed(report.gflops)}"
+    limit = f", {format_size(plan['host_limit'])} of host memory" if plan.get("host_limit") else ""
+    return f"{shape}, {plan['dtype']}{limit}: {format_speed(report.gflops)}"
 
 
 def report_text(report: Report) -> str:
@@ -394,11 +394,12 @@ def _summary(report: Report) -> list[str]:
     against = "as planned, stage by stage" if equal else f"{moved - planned:+d} B against the plan"
     against = f", {against}" if planned else ""
     bottleneck = f"; {report.limit} was the bottleneck" if report.limit is not None else ""
-    speed, allowed = format_speed(report.gflops), format_size(report.plan.get("host_limit"))
+    speed, limit = format_speed(report.gflops), report.plan.get("host_limit")
+    allowed = f" of {format_size(limit)} allowed" if limit else ""
     lines = [
         f"{format_duration(report.seconds)}, {speed} on {', '.join(report.devices)}{bottleneck}",
         f"bytes moved: {format_size(moved)}{against}",
-        f"peak memory added: {format_size(report.peak_memory_bytes)} of {allowed} allowed",
+        f"peak memory added: {format_size(report.peak_memory_bytes)}{allowed}",
     ]
     if report.phases and (expected := report.plan.get("expected_phase_seconds")):
         took = [

@@ -243,7 +243,7 @@ class Plan:
     layout
         The order of the C tiles, and what a load of A and of B brings.
     host_limit, device_limit
-        The limits in bytes that the plan was made for.
+        The limits in bytes that the plan was made for; 0 where none was named and it takes none.
     in_place
         One BLAS call on the caller's arrays in RAM computes the product: no loads, no slots.
     skipped
@@ -509,7 +509,7 @@ def memory_table(plan: Plan) -> Table:
 
 
 def _against(held: int, limit: int) -> str:
-    return f"{format_size(held)} of {format_size(limit)}"
+    return f"{format_size(held)} of {format_size(limit)}" if limit else format_size(held)
 
 
 def held_line(plan: Plan) -> str:
