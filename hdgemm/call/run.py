@@ -11,6 +11,7 @@ from hdgemm.machine.benchmarks import calibration_bytes
 from hdgemm.machine.limits import cores
 from hdgemm.matrices.location import is_store
 from hdgemm.pipeline.plan import DeviceSpec, OperandSpec, Problem
+from hdgemm.planning.slow_plan import trial
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def plan_parts(what: str, plan: Callable[[OpenRun], _T], run: OpenRun) -> _T:
         given, requested = error.available, error.requested
         for _ in range(_MOST_PLANS):
             try:
-                plan(run._replace(options=replace(run.options, host_memory=requested)))
+                with trial():
+                    plan(run._replace(options=replace(run.options, host_memory=requested)))
             except DoesNotFitError as next_part:
                 requested = next_part.requested
             except InputError:  # more memory than options take

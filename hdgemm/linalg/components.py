@@ -16,7 +16,7 @@ from hdgemm.call.run import folder_of, open_run, plan_parts
 from hdgemm.errors import InputError
 from hdgemm.linalg._krylov_iteration import KrylovIteration, ValuePlans, largest
 from hdgemm.linalg.planning.dense import plan_dense
-from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
+from hdgemm.linalg.planning.krylov import plan_iteration
 from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.planning.rows import centred_work
 from hdgemm.linalg.results import Result, open_results, outputs_of
@@ -273,14 +273,13 @@ class _CentredTriplets:
         folder, n, k = folder_of(source), source.shape[1], int(request.n_components)
         rows = TallRows(source, source.dtype.newbyteorder("="))
         shape, dtype = rows.shape, rows.dtype
-        extents = plan_krylov(
+        reading = rows_for(shape, [ColumnMoments(0, dtype).work(shape)], folder, run)
+        shape = shape.transformed  # centred
+        extents, application = plan_iteration(
+            lambda width: NormalProduct(np.zeros((0, width), dtype)).work(shape),
             n, k, shape, folder, run,
             tol=request.tol, maxiter=None, block=block, seed=request.seed,
         )  # fmt: skip
-        reading = rows_for(shape, [ColumnMoments(0, dtype).work(shape)], folder, run)
-        shape = shape.transformed  # centred
-        work = NormalProduct(np.zeros((0, extents.width), dtype)).work(shape)
-        application = plan_application(extents, n, work, shape, folder, run)
         iteration = KrylovIteration(rows, extents, application, run)
         return cls(iteration, reading, ValuePlans.of(shape, k, folder, run), request.standardize)
 

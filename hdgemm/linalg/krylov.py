@@ -17,7 +17,7 @@ from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
 from hdgemm.linalg._krylov_iteration import CHOICES, KrylovIteration, ValuePlans, largest
 from hdgemm.linalg.planning.dense import plan_dense
-from hdgemm.linalg.planning.krylov import plan_application, plan_krylov
+from hdgemm.linalg.planning.krylov import plan_iteration
 from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.planning.rows import RowShape, triangle_work, vectors_bytes
 from hdgemm.linalg.results import Result, open_results, outputs_of
@@ -414,9 +414,10 @@ def prepare_svds(
         rows = TallRows(view, source.dtype.newbyteorder("="), transposed=wide)
         (m, n), dtype, folder, shape = source.shape, rows.dtype, folder_of(source), rows.shape
         order = view.shape[1]
-        extents = plan_krylov(
-            order, k, shape, folder, run, tol=tol, maxiter=maxiter, block=recorded, seed=seed
-        )
+        extents, application = plan_iteration(
+            lambda width: NormalProduct(np.zeros((0, width), dtype)).work(shape),
+            order, k, shape, folder, run, tol=tol, maxiter=maxiter, block=recorded, seed=seed,
+        )  # fmt: skip
         k = extents.k
         results = (
             Result.of(outs[0], a, source, (m, k), dtype, order="C"),
@@ -425,10 +426,6 @@ def prepare_svds(
         )
         large = results[2 if wide else 0].output.matrix.dtype
         check_reread(large, dtype)
-        sample = np.zeros((0, extents.width), dtype)
-        application = plan_application(
-            extents, order, NormalProduct(sample).work(shape), shape, folder, run
-        )
         final: ValuePlans | _VectorPlans = (
             _VectorPlans.of(shape, k, large, folder, run)
             if vectors
@@ -561,15 +558,14 @@ def prepare_eigsh(
         view = source.T if turned else source
         rows = TallRows(view, source.dtype.newbyteorder("="), transposed=turned)
         dtype, folder, shape = rows.dtype, folder_of(source), rows.shape
-        extents = plan_krylov(
-            n, k, shape, folder, run, tol=tol, maxiter=maxiter, block=recorded, seed=seed
-        )
+        extents, application = plan_iteration(
+            lambda width: GatheredProduct(np.zeros((0, width), dtype), 0).work(shape),
+            n, k, shape, folder, run, tol=tol, maxiter=maxiter, block=recorded, seed=seed,
+        )  # fmt: skip
         results = (
             Result.of(outs[0], a, source, (extents.k,), np.zeros(0, dtype).real.dtype),
             Result.of(outs[1], a, source, (n, extents.k), dtype, order="F"),
         )
-        work = GatheredProduct(np.zeros((0, extents.width), dtype), 0).work(shape)
-        application = plan_application(extents, n, work, shape, folder, run)
         facts = facts_of("eigsh", source.shape, dtype.name, run.options)
         iteration = KrylovIteration(rows, extents, application, run)
 

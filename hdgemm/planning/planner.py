@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from dataclasses import replace
 from functools import lru_cache
@@ -18,7 +17,8 @@ from hdgemm.planning.build import build_plan, in_place_plan
 from hdgemm.planning.case import Case, Limits, case_for
 from hdgemm.planning.expectation import expect
 from hdgemm.planning.shapes import Shapes
-from hdgemm.units import format_duration, format_size
+from hdgemm.planning.slow_plan import MORE_MEMORY, warn_if_slow
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,12 +39,8 @@ _MOST_SECONDS: Final = 0.15
 #: The same for a forced tile: there is nothing to choose.
 _FORCED_SECONDS: Final = 0.01
 _OPERATION_SECONDS: Final = 25e-6
-#: A run that takes longer is compared with one that has so many times the memory.
-_SLOW_SECONDS: Final = 10.0
-_MORE: Final = 16
 #: The plans used last that are kept, about 2 kB each.
 _CACHED_PLANS: Final = 256
-_LOG: Final = logging.getLogger(__name__)
 
 
 def plan_for(
@@ -170,24 +166,21 @@ def _fastest(case: Case, shapes: Sequence[Shape]) -> Plan:
 
 def _warn_if_slow(case: Case, plan: Plan) -> None:
     """Log where a little more memory and a free choice of tiles would save most of the time."""
-    seconds = plan.expected.seconds if plan.expected is not None else 0.0
-    multiplying = plan.problem.flops / case.machine.flop_rate(plan.problem.factor_dtype)
-    if seconds < max(_SLOW_SECONDS, 8 * multiplying):
-        return
-    device = case.device.limit(_MORE * case.limits.device) or _MORE * case.limits.device
-    better = _least_seconds(replace(case, limits=Limits(_MORE * case.limits.host, device)))
-    if better < seconds / 4:
-        device_limit = f" and {format_size(case.limits.device)} on the device"
-        _LOG.warning(
-            "the product is expected to take %s with the tile %s within %s of host memory%s; with"
-            " %d times the memory and a free choice of tiles it would take %s",
-            format_duration(seconds),
-            "×".join(map(str, plan.tile)),
-            format_size(case.limits.host),
-            "" if case.device.unified else device_limit,
-            _MORE,
-            format_duration(better),
-        )
+    limits = case.limits
+
+    def better() -> float:
+        device = case.device.limit(MORE_MEMORY * limits.device) or MORE_MEMORY * limits.device
+        return _least_seconds(replace(case, limits=Limits(MORE_MEMORY * limits.host, device)))
+
+    on_device = "" if case.device.unified else f" and {format_size(limits.device)} on the device"
+    warn_if_slow(
+        "the product",
+        f"the tile {'×'.join(map(str, plan.tile))}",
+        f"{format_size(limits.host)} of host memory{on_device}",
+        seconds=plan.expected.seconds if plan.expected is not None else 0.0,
+        least=plan.problem.flops / case.machine.flop_rate(plan.problem.factor_dtype),
+        better=better,
+    )
 
 
 @lru_cache(maxsize=64)

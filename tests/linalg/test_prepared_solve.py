@@ -128,7 +128,7 @@ def test_a_solution_that_does_not_fit_is_refused_before_the_factorisation(
         monkeypatch.setattr(sys.modules[f"hdgemm.linalg.{module}"], "plan_for", plan_anyway)
     events = []
     options = Options(host_memory=memory, devices="host")
-    with pytest.raises(hdgemm.DoesNotFitError, match="a solve with one column") as caught:
+    with pytest.raises(hdgemm.DoesNotFitError, match=r"solve with (one column|a matrix)") as caught:
         call(options=options, observer=events.append)
     assert not events
     assert caught.value.available == memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hdgemm.call.run import folder_of, machine_of
@@ -19,7 +20,9 @@ from hdgemm.matrices.planned import PlannedMatrix
 from hdgemm.matrices.read_ahead import STREAM_BYTES
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.matrices.triangles import SymmetricMatrix
+from hdgemm.planning.slow_plan import MORE_MEMORY, warn_if_slow
 from hdgemm.run.members import device_names
+from hdgemm.units import format_count, format_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,19 +184,25 @@ def slabs_for(
     durable: bool,
 ) -> SlabPlan:
     """Return the slabs for a factorisation of a matrix of this shape under the run's options."""
-    options = run.options
-    _, width, block = options.tile or (None, None, None)
-
-    return plan_slabs(
+    memory, (_, width, block) = host_bytes(run.options), run.options.tile or (None, None, None)
+    plans = partial(
+        plan_slabs,
         kind,
         shape[1],
         dtype,
-        host_bytes(options),
-        machine,
+        machine=machine,
         rows=shape[0],
-        width=width,
-        block=block,
         storage=storage,
         durable=durable,
         devices=slab_devices(shape, dtype, run),
     )
+    plan = plans(memory, width=width, block=block)
+    warn_if_slow(
+        f"{kind} of a {shape[0]}×{shape[1]} {dtype} matrix",
+        f"slabs of {format_count(plan.slabs[0].width if plan.slabs else 0, 'column')}",
+        f"{format_size(memory)} of host memory",
+        seconds=plan.expected_seconds,
+        least=plan.flops / machine.flop_rate(dtype),
+        better=lambda: plans(MORE_MEMORY * memory).expected_seconds,
+    )
+    return plan

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.call.run import machine_of
+from hdgemm.call.run import machine_of, plan_parts
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.machine.limits import host_bytes
@@ -15,6 +15,7 @@ from hdgemm.options import whole_number
 from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from hdgemm.call.run import OpenRun
@@ -67,7 +68,44 @@ class KrylovPlan:
         }
 
 
-def plan_krylov(
+def plan_iteration(
+    work: Callable[[int], RowWork],
+    n: int,
+    k: Any,
+    shape: RowShape,
+    folder: Path | None,
+    run: OpenRun,
+    **given: Any,
+) -> tuple[KrylovPlan, RowPlan]:
+    """Return the extents of an iteration, and the plan of one pass that applies the operator.
+
+    Parameters
+    ----------
+    work
+        Returns the work of a pass for a block of some columns.
+    n
+        The order of the operator, which reads rows of A of some shape.
+    k
+        Wanted pairs.
+    given
+        The other arguments of the routine: tol, maxiter, block, seed.
+
+    Raises
+    ------
+    DoesNotFitError
+        When basis and blocks do not fit the memory.
+    InputError
+        When k is not in 1 … n, or another argument is out of range.
+    """
+
+    def plans(run: OpenRun) -> tuple[KrylovPlan, RowPlan]:
+        extents = _plan_extents(n, k, shape, folder, run, **given)
+        return extents, _plan_application(extents, n, work(extents.width), shape, folder, run)
+
+    return plan_parts(f"the Krylov iteration with {shape}", plans, run)
+
+
+def _plan_extents(
     n: int,
     k: Any,
     shape: RowShape,
@@ -83,11 +121,6 @@ def plan_krylov(
 
     Without `block`, a block has as many columns as cost no time where the disk limits: 2F/β for
     F flop/s and β bytes/s, rounded down to a power of two, within k + 8 and 4·(k + 8).
-
-    Raises
-    ------
-    InputError
-        When k is not in 1 … n, or another argument is out of range.
     """
     wanted = whole_number(k, "k")
     if n == 0:
@@ -125,16 +158,10 @@ def _free_columns(shape: RowShape, folder: Path | None, run: OpenRun) -> int:
     return 1 << max(0, int(columns).bit_length() - 1)
 
 
-def plan_application(
+def _plan_application(
     plan: KrylovPlan, n: int, work: RowWork, shape: RowShape, folder: Path | None, run: OpenRun
 ) -> RowPlan:
-    """Return the plan of one pass that applies the operator, beside the basis in memory.
-
-    Raises
-    ------
-    DoesNotFitError
-        When basis and blocks do not fit the memory.
-    """
+    """Return the plan of one pass that applies the operator, beside the basis in memory."""
     # Basis and products, and the blocks that are orthogonalised.
     held = n * (2 * plan.basis + 6 * plan.width) * np.dtype(shape.dtype).itemsize
     beside = replace(work, result="the Krylov basis", shared_bytes=work.shared_bytes + held)

@@ -13,8 +13,9 @@ from hdgemm.linalg.planning.devices import factor_device
 from hdgemm.linalg.planning.rows import plan_pass
 from hdgemm.machine.limits import cores, host_bytes
 from hdgemm.pipeline.plan import OperandSpec, Problem, flops_per_multiply_add
+from hdgemm.planning.slow_plan import MORE_MEMORY, warn_if_slow
 from hdgemm.run.members import WORTH_AN_ACCELERATOR, best_device, update_devices
-from hdgemm.units import format_size
+from hdgemm.units import format_count, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,6 +50,7 @@ def rows_for(
     depth = plan.flops // max(1, plan.m * plan.n * flops_per_multiply_add(shape.dtype))
     machine = machine_of((plan.m, plan.n), dtype, folder, run, depth=depth, memory=memory)
     plan = plan.priced(machine, in_file=folder is not None)
+    _warn_if_slow(plan, works, machine, run, in_file=folder is not None)
     named = update_devices(run.options)
     names = named or _accelerator(plan, run)
     if not names or not plan.m or not all(work.device_tiles for work in works):
@@ -66,6 +68,24 @@ def _plan(shape: RowShape, works: Sequence[RowWork], memory: int, run: OpenRun) 
     options = run.options
     forced = options.tile and options.tile[0]
     return plan_pass(shape, works, memory, options.threads or cores(), rows=forced)
+
+
+def _warn_if_slow(
+    plan: RowPlan, works: Sequence[RowWork], machine: Machine, run: OpenRun, *, in_file: bool
+) -> None:
+    def better() -> float:
+        threads = run.options.threads or cores()
+        found = plan_pass(plan.shape, works, MORE_MEMORY * plan.host_limit, threads)
+        return found.priced(machine, in_file=in_file).expected_seconds
+
+    warn_if_slow(
+        f"{plan.name} of {plan.shape}",
+        f"blocks of {format_count(plan.rows, 'row')}",
+        f"{format_size(plan.host_limit)} of host memory",
+        seconds=plan.expected_seconds,
+        least=plan.kernel_flops / machine.flop_rate(plan.dtype),
+        better=better,
+    )
 
 
 def _on_devices(

@@ -73,7 +73,8 @@ class TallRows:
         """The extents of the blocks, the column of ones included."""
         (m, n), p = self.a.shape, 0 if self.b is None else self.b.shape[1]
         orders = "" if self.array is None else _orders(self.array)
-        return RowShape(m, n + self.ones, p, self.dtype.name, int(self.ones), orders)
+        columns, made = self.a.order == "F", int(self.ones)
+        return RowShape(m, n + made, p, self.dtype.name, made, orders, by_columns=columns)
 
     @property
     def transforms(self) -> bool:

@@ -14,7 +14,7 @@ from scipy.linalg import LinAlgWarning
 from hdgemm.call.input_checks import input_unchanged
 from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
-from hdgemm.call.run import folder_of, open_run
+from hdgemm.call.run import folder_of, open_run, plan_parts
 from hdgemm.call.run_sequence import RunSequence
 from hdgemm.errors import InputError
 from hdgemm.linalg.planning.factors import FactorsOfSolve
@@ -178,12 +178,35 @@ def prepare_system(
     DoesNotFitError
         When the factorisation, or the solution beside what it needs, does not fit.
     """
+    how: dict[str, Any] = {"name": name, "refines": refines, "in_memory": in_memory}
     with open_run(call) as run, ExitStack() as stack:
+
+        def plans(run: OpenRun) -> Prepared[Solved]:
+            found = _prepared(routine, system, out, run, command, restart=call.restart, **how)
+            return stack.enter_context(found)
+
+        yield plan_parts(f"{routine} with a matrix of {system.source.shape}", plans, run)
+
+
+@contextmanager
+def _prepared(
+    routine: str,
+    system: System,
+    out: Any,
+    run: OpenRun,
+    command: Command,
+    *,
+    restart: bool,
+    name: str,
+    refines: bool,
+    in_memory: bool,
+) -> Iterator[Prepared[Solved]]:
+    with ExitStack() as stack:
         rhs = system.rhs
         solution = SolvedColumns.of(rhs, out, run, command, check_finite=system.check_finite)
         in_double = solution.output.work_file(f".{name}.npy")
         # An earlier run may have found that A must be factored in double precision.
-        refines = refines and (call.restart or in_double is None or not in_double.path.exists())
+        refines = refines and (restart or in_double is None or not in_double.path.exists())
         read = system.source, rhs.matrix
         system = system.whole().as_dtype(rhs.dtype)
         part, single = system, None
