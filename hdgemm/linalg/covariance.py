@@ -118,7 +118,8 @@ def cov(
         None.
     rowvar
         Each row is a variable, each column an observation (the default, as NumPy's); False for a
-        tall matrix of samples and features.
+        tall matrix of samples and features. The commands ``hdgemm cov`` and ``hdgemm corrcoef``
+        take columns as variables unless ``--rowvar`` is given.
     bias
         Divide by the number of observations instead of that number less one, where `ddof` is None.
     ddof

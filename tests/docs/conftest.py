@@ -1,14 +1,14 @@
 """Run the programs of a page as a reader would type them."""
 
+import contextlib
 import os
 import shlex
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-from tests.docs.pages import ROOT, script_of
+from tests.docs.pages import EXAMPLES, ROOT, blocks_of, script_of
 from tests.ports import reserved_port
 
 WAIT = """
@@ -47,18 +47,10 @@ def cache(tmp_path_factory):
 
 @pytest.fixture
 def sandbox(tmp_path):
-    """A folder with the small matrices that the pages name.
-
-    A, B and C = A·B are square, S is positive definite, T is tall, Y has the rows of T.
-    """
-    rng = np.random.default_rng(18)
-    a, b = rng.random((2, 300, 300))
-    np.save(tmp_path / "A.npy", a)
-    np.save(tmp_path / "B.npy", b)
-    np.save(tmp_path / "C.npy", a @ b)
-    np.save(tmp_path / "S.npy", a @ a.T + 300 * np.eye(300))
-    np.save(tmp_path / "T.npy", rng.random((900, 60)))
-    np.save(tmp_path / "Y.npy", rng.random((900, 2)))
+    """A folder with the example matrices that the pages take, made by the program of their page."""
+    program = next(one.text for one in blocks_of(EXAMPLES) if "np.save" in one.text)
+    with contextlib.chdir(tmp_path):
+        exec(program, {})
     return tmp_path
 
 

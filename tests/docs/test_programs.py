@@ -7,7 +7,17 @@ import typer
 
 import hdgemm
 from hdgemm.cli.app import app
-from tests.docs.pages import PAGES, RECIPES, ROOT, RUN, SHOWN, blocks_of, name_of
+from tests.docs.pages import (
+    EXAMPLES,
+    PAGES,
+    RECIPES,
+    ROOT,
+    RUN,
+    SHOWN,
+    blocks_of,
+    name_of,
+    programs_of,
+)
 
 #: Pages that have programs; test_recipes.py runs the recipes.
 PROGRAMS = [
@@ -38,6 +48,15 @@ SMALLER = {name: {"2000": "400"} for name in ("docs/index.md", "docs/tutorial.md
 )
 def test_the_programs_of_a_page_run(page, sandbox, run_page):
     run_page(page, sandbox, SMALLER.get(name_of(page), {}))
+
+
+@pytest.mark.parametrize("page", PROGRAMS, ids=name_of)
+def test_a_page_makes_the_matrices_of_its_programs_or_says_where_they_are_made(page):
+    programs = "\n".join(program.text for program in programs_of(page))
+    taken = re.search(r"\b[ABCSTY]\.npy", programs)
+    made = re.search(r"np\.save\(|hdgemm random", programs)
+    link = f"{EXAMPLES.name}#example-matrices"
+    assert not taken or made or link in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
