@@ -1,6 +1,9 @@
 """Every command and program of the documents is run, as a reader would type it."""
 
 import re
+import shlex
+import subprocess
+import sys
 
 import pytest
 import typer
@@ -66,6 +69,21 @@ def test_every_block_of_a_page_is_run_or_says_why_not(page):
         assert block.mark == "" or block.language in RUN, f"{name_of(page)}, line {block.line}"
     fences = re.findall(r"(?m)^\s*```", page.read_text(encoding="utf-8"))
     assert len(fences) == 2 * len(blocks_of(page)), "a block that is indented or not closed"
+
+
+def test_the_plan_that_the_page_of_errors_shows_is_refused():
+    typed, shown = blocks_of(ROOT / "docs/reference/errors.md")[-2:]
+    words = shlex.split(typed.text.partition(";")[0])[1:]
+    command = [sys.executable, "-m", "hdgemm", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert shown.text == f"{done.stderr}{done.returncode}\n"
+
+
+def test_the_product_that_the_page_of_memory_shows_is_refused(capsys):
+    blocks = blocks_of(ROOT / "docs/how-to/memory.md")
+    at = next(i for i, one in enumerate(blocks) if one.language == "text")
+    exec(blocks[at - 1].text, {})
+    assert capsys.readouterr().out == blocks[at].text
 
 
 def _options(command):
