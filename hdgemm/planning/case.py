@@ -30,9 +30,9 @@ OVERLAPS: Final[Mapping[str, Overlap]] = {
 #: Memory for planning, and for the threads, schedule and events of some thousand operations.
 _BASE_BYTES: Final = 12 << 20
 #: Memory that h5py and zarr take beside the chunks that are decoded, and the chunks that are held
-#: at once: as stored and decoded.
+#: at once: two, as stored and decoded.
 _DECODE_BYTES: Final = 18 << 20
-_DECODED: Final = 2
+_DECODED: Final = 4
 #: Memory for ABFT checksums, the panels they are computed from and inputs read again: this part
 #: of a limit, and at most this many bytes.
 _CHECKS_PART: Final = 32

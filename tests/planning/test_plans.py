@@ -190,7 +190,7 @@ def test_memory_is_set_aside_for_chunks_that_are_decoded():
         return reserved_bytes(Problem(m=9000, n=9000, k=9000, b=spec), 10**9)
 
     assert reserved(2000) == reserved(1000)
-    assert reserved(2000, encoded=True) - reserved(1000, encoded=True) == 2 * 3000 * 1000 * 8
+    assert reserved(2000, encoded=True) - reserved(1000, encoded=True) == 4 * 3000 * 1000 * 8
 
 
 def test_the_device_s_limit_is_named():
