@@ -32,7 +32,7 @@ install-extra = flock pyproject.toml sh -c '[ $@ -nt pyproject.toml ] || { \
 .PHONY: demo test test-all test-postgres docs dist install clean
 
 demo: install
-	$(VENV)/bin/hdgemm demo --size $(SIZE) --memory $(MEMORY) --out $(OUT)
+	$(VENV)/bin/hdgemm demo --size $(SIZE) --host-memory $(MEMORY) --out $(OUT)
 
 test: install
 	$(VENV)/bin/ruff check .

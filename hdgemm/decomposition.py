@@ -6,7 +6,7 @@ import importlib
 import inspect
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from hdgemm.call.operands import open_matrix
 from hdgemm.call.plans import facts_of
 from hdgemm.call.run import folder_of, open_run
 from hdgemm.errors import InputError
+from hdgemm.linalg.absent_names import missing as _missing
 from hdgemm.linalg.components import Request, deviations, prepare, prepare_fit
 from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.results import Result
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
 
 __all__ = ["PCA", "PrincipalComponents", "pca"]
+
+if not TYPE_CHECKING:  # a type checker would take every name for present
+
+    def __getattr__(name: str) -> Never:
+        """Say what to use instead of a name that this module does not have."""
+        raise _missing(__name__, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,7 +314,11 @@ class set_options:  # noqa: N801 - used like a function
     def __init__(self, **defaults: Any) -> None:
         unknown = sorted(set(defaults) - {each.name for each in fields(Options)})
         if unknown:
-            raise InputError(f"there is no option {', '.join(unknown)}: see hdgemm.Options")
+            from difflib import get_close_matches
+
+            near = get_close_matches(unknown[0], BUILT_IN, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise InputError(f"there is no option {', '.join(unknown)}: {hint}see hdgemm.Options")
         Options(**defaults)
         self._before = dict(_chosen)
         _chosen.update(defaults)

@@ -424,8 +424,12 @@ def _summary(report: Report) -> list[str]:
         )
     if report.energy is not None:
         lines.append(report.energy.line(report.gflops))
-    lines += [f"{name}: {_value_text(value)}" for name, value in report.values.items()]
-    return lines
+    return [*lines, *value_lines(report.values)]
+
+
+def value_lines(values: Mapping[str, Any]) -> list[str]:
+    """Return a line for each small result of a run."""
+    return [f"{name}: {_value_text(value)}" for name, value in values.items()]
 
 
 def _value_text(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypedDict, TypeVar, cast
 
@@ -17,7 +18,7 @@ from hdgemm.progress_view import shows_progress
 if TYPE_CHECKING:
     import os
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from typing import TypeAlias
 
     import numpy as np
@@ -222,7 +223,7 @@ def public_call(
         @wraps(function)
         def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
             if unknown := keywords.keys() - known:
-                raise _unexpected(function.__name__, min(unknown), keywords[min(unknown)])
+                raise _unexpected(function.__name__, min(unknown), keywords[min(unknown)], known)
             result = viewed(*args, **{**defaults, **keywords})
             if callers_arrays:
                 return cast("_R", in_callers_library(result, args, keywords))
@@ -247,14 +248,19 @@ def public_call(
     return decorate
 
 
-def _unexpected(function: str, name: str, value: Any) -> TypeError:
+def _unexpected(function: str, name: str, value: Any, known: Collection[str]) -> InputTypeError:
     """Return the error of a keyword that a call does not have."""
     if name in BUILT_IN:
         return InputTypeError(
             f"{name} is no keyword of {function}, but an option: write "
             f"options=hdgemm.Options({name}={value!r})"
         )
-    return TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+    what = f"{function}() got an unexpected keyword argument {name!r}"
+    near = get_close_matches(name, [*known, *BUILT_IN], n=1)
+    if not near:
+        return InputTypeError(what)
+    option = f"options=hdgemm.Options({near[0]}={value!r})"
+    return InputTypeError(f"{what}: did you mean {near[0] if near[0] in known else option}?")
 
 
 def _annotation(annotation: Any) -> Any:

@@ -10,8 +10,9 @@ from hdgemm.cli.arguments import DeviceMemory, HostOrDevice, Json, Threads, make
 
 def command(
     size: Annotated[str, typer.Option(help="Bytes of A and B together.")] = "2GB",
-    memory: Annotated[
-        str, typer.Option(help="Memory the run may add; at most a quarter of --size.")
+    host_memory: Annotated[
+        str,
+        typer.Option(metavar="SIZE", help="Memory the run may add; at most a quarter of --size."),
     ] = "400MB",
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("demo-out"),
     *,
@@ -28,14 +29,17 @@ def command(
     in the folder. Runs on the host unless --device names another.
     """
     options = make_options(
-        host_memory=memory, device_memory=device_memory, device=device or ["host"], threads=threads
+        host_memory=host_memory,
+        device_memory=device_memory,
+        device=device or ["host"],
+        threads=threads,
     )
 
     from hdgemm.cli.demonstration import Demonstration, square_order
     from hdgemm.cli.output import print_json
     from hdgemm.options import parse_size
 
-    limit = parse_size(memory)
+    limit = parse_size(host_memory)
     n = square_order(parse_size(size), limit)
     demonstration = Demonstration(n, limit, out, options, seed=seed, quiet=as_json)
     saved = demonstration.play(keep=keep)

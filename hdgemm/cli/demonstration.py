@@ -45,7 +45,7 @@ def square_order(size: int, memory: int) -> int:
         raise InputError(
             f"A and B would take {format_size(total)}, less than {_LEAST_RATIO} times the"
             f" {format_size(memory)} that the run may use; give a larger --size or a smaller"
-            " --memory",
+            " --host-memory",
             size=total,
             memory=memory,
         )

@@ -31,7 +31,7 @@ _EXAMPLES: Final[dict[str, tuple[str, str]]] = {
         "hdgemm random 20000 500 --out T.npy --dtype float32 --seed 7",
     ),
     "demo": (
-        "hdgemm demo --size 300MB --memory 60MB",
+        "hdgemm demo --size 300MB --host-memory 60MB",
         "hdgemm demo --device opencl:0 --out demo-opencl --keep",
     ),
     "tune": (

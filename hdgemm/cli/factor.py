@@ -19,7 +19,7 @@ from hdgemm.cli.output import (
     refuse_existing_beside,
 )
 from hdgemm.errors import InputError
-from hdgemm.routines.description import OUT
+from hdgemm.routines.description import OUT, always
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -75,7 +75,8 @@ def _arguments(routine: Routine) -> Iterator[Argument]:
             operand.name, Argument.POSITIONAL_OR_KEYWORD, annotation=Annotated[Path, shown]
         )
     for name, outputs in routine.options.items():
-        yield _place(name, outputs, required=name == OUT and not routine.in_place)
+        always_stored = any(each.when is always and not each.optional for each in outputs)
+        yield _place(name, outputs, required=always_stored and not routine.in_place)
     for parameter in routine.shown:
         yield _option(parameter)
     if routine.in_place:
@@ -250,10 +251,17 @@ def _run(routine: Routine, given: Mapping[str, Any]) -> None:
     )
     label = (given.get(OUT) or given["a"]).name
     if given["cluster"] is None:
-        outputs.show(label, call)
+        _print_values(routine, outputs, outputs.show(label, call))
         return
     from hdgemm.cli.cluster import rows_on_cluster
 
     outputs.check()
     with rows_on_cluster(given["cluster"], options):
-        outputs.show(label, call)
+        _print_values(routine, outputs, outputs.show(label, call))
+
+
+def _print_values(routine: Routine, outputs: Outputs, report: Report) -> None:
+    """Print what `--quiet` leaves of a routine that stores nothing: its values alone."""
+    if outputs.quiet and not (outputs.as_json or routine.stores):
+        for value in report.values.values():
+            typer.echo(value)

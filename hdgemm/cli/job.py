@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,9 +12,12 @@ import typer
 from hdgemm.cli.arguments import HostMemory, Json, NoClobber, TransA, TransB, complete_device
 from hdgemm.cli.output import check_file, print_json, refuse_existing
 from hdgemm.errors import HdgemmError, InputError
+from hdgemm.routines.registry import array_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
 
     from hdgemm.client import Client, RemoteJob
 
@@ -228,10 +232,12 @@ def jobs(
 
 @app.command()
 def watch(job: JobId, as_json: Json = False, url: Url = _URL, token: Token = None) -> None:
-    """Follow a job to its end.
+    """Follow a job to its end, and print its small results such as a norm.
 
     Exits with 1 when the job failed, with 130 when it was cancelled.
     """
+    from hdgemm.report import value_lines
+
     with _client(url, token) as client:
         found = _find(client, job)
         with _bar("waiting") as tell:
@@ -243,7 +249,7 @@ def watch(job: JobId, as_json: Json = False, url: Url = _URL, token: Token = Non
         if as_json:
             print_json(found.info)
         elif found.status == "successful":
-            typer.echo(_ending(found.info))
+            typer.echo("\n".join([_ending(found.info), *value_lines(found.values())]))
             if found.info.get("verification"):
                 typer.echo(found.info["verification"]["summary"])
         if found.status == "failed":
@@ -275,29 +281,86 @@ def cancel(job: JobId, as_json: Json = False, url: Url = _URL, token: Token = No
         typer.echo(f"{info['jobID']} {info['message']}")
 
 
+def _with_arrays(function: Callable[..., None]) -> Callable[..., None]:
+    """Add an option for each array that jobs store beside a result, such as `--vh`."""
+    signature = inspect.signature(function, eval_str=True)
+    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    arrays = (
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                Path | None, typer.Option(f"--{name}", help=f"Where {name} goes.")
+            ],
+        )
+        for name in array_names()
+    )
+    function.__signature__ = signature.replace(parameters=[*own, *arrays])  # type: ignore[attr-defined]
+    return function
+
+
 @app.command()
+@_with_arrays
 def fetch(
     job: JobId,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The .npy file to write.")],
+    out: Annotated[
+        Path | None, typer.Argument(metavar="OUT", help="The .npy file to write.")
+    ] = None,
     *,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Store every further array, too, beside OUT: OUT.s.npy."),
+    ] = False,
     no_clobber: NoClobber = False,
     as_json: Json = False,
     url: Url = _URL,
     token: Token = None,
+    **arrays: Path | None,
 ) -> None:
-    """Download a job's result."""
+    """Download a job's result to OUT, and further arrays such as the s and Vh of svd."""
+    from hdgemm.matrices.factor_files import FactorFiles
+
+    places = {name: place for name, place in arrays.items() if place is not None}
     check_file(out, "fetch", ".npy")
-    if no_clobber:
-        refuse_existing(out)
-    with _client(url, token) as client, _bar("receiving") as tell:
-        found = _find(client, job)
-        matrix = found.result(out, tell)
+    for name, place in places.items():
+        check_file(place, f"--{name}", ".npy")
+    if out is None and (every or not places):
+        raise InputError("give OUT, the .npy file for the result")
+    with _client(url, token) as client:
+        found = _find(client, job).check()
+        if out is not None and found.info["output"] is None:
+            raise InputError(
+                f"job {found.id} stored no matrix; hdgemm job watch {found.id[:8]} prints its values"
+            )
+        if out is not None and every:
+            beside = FactorFiles.of(out)
+            places = {name: beside.array(name) for name in found.arrays} | places
+        files = [place for place in (out, *places.values()) if place is not None]
+        if len({path.resolve() for path in files}) < len(files):
+            raise InputError(f"{len(files)} arrays need as many files: name each of them once")
+        if no_clobber:
+            for path in files:
+                refuse_existing(path)
+        with _bar("receiving") as tell:
+            stored: dict[str, Any] = {"job": found.id}
+            stored["arrays"] = {
+                name: _described(path, found.array(name, path, tell))
+                for name, path in places.items()
+            }
+            if out is not None:
+                stored |= _described(out, found.result(out, tell))
     if as_json:
-        print_json(
-            {"job": found.id, "path": str(out), "shape": matrix.shape, "dtype": matrix.dtype.name}
-        )
-    else:
-        typer.echo(str(out))
+        print_json(stored)
+        return
+    typer.echo("\n".join(map(str, files)))
+    if left := [name for name in found.arrays if name not in places]:
+        options = ", ".join(f"--{name} FILE" for name in left)
+        typer.echo(f"the job also stored {' and '.join(left)}: give {options} or --all", err=True)
+
+
+def _described(path: Path, matrix: NDArray[Any]) -> dict[str, Any]:
+    return {"path": str(path), "shape": matrix.shape, "dtype": matrix.dtype.name}
 
 
 def _client(url: str, token: str | None, first_contact: float = _FIRST_CONTACT) -> Client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,7 +119,11 @@ def check_file(path: Path | None, option: str, suffix: str) -> None:
     if path.suffix and path.suffix.lower() != suffix:
         raise InputError(f"{option} writes {suffix[1:].upper()}: name the file {path.stem}{suffix}")
     if not path.absolute().parent.is_dir():
-        raise InputError(f"cannot write {path}: there is no folder {path.absolute().parent}")
+        folder = path.absolute().parent
+        raise InputError(
+            f"cannot write {path}: there is no folder {folder}; create it: "
+            f"mkdir -p {shlex.quote(str(folder))}"
+        )
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):

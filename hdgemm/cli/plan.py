@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
@@ -126,6 +127,7 @@ def command(
             given["trans"] = 1
         print_result(_of_routine(what, dtype, given), as_json=as_json)
         return
+    _refuse_unknown_routine(what[0])
     product: dict[str, Any] = {
         "beta": args.parse_scalar(beta),
         "c": c,
@@ -205,6 +207,20 @@ def _is_routine(word: str) -> bool:
     import hdgemm
 
     return word in planned() or word in {*hdgemm.linalg.__all__, *hdgemm.__all__}
+
+
+def _refuse_unknown_routine(word: str) -> None:
+    """Refuse a word that is neither a file nor a number: the name of a routine without a plan."""
+    if not word.isidentifier() or Path(word).exists():
+        return
+    from hdgemm.linalg.absent_names import instead_of
+
+    # Products have no name here.
+    advice = None if word == "gemm" else instead_of("hdgemm.linalg", word)
+    raise InputError(
+        f"{word} is neither a file nor a routine with a plan{f': use {advice}' if advice else ''}; "
+        f"there are plans for {', '.join(planned())}, and for products: M N K, or A B"
+    )
 
 
 def _of_routine(what: list[str], dtype: str, given: Mapping[str, Any]) -> LinearPlan:

@@ -23,7 +23,10 @@ def command(
     rounds: Annotated[
         int, typer.Option(help="Random vectors; an error is missed with probability 2^-rounds.")
     ] = 30,
-    memory: Annotated[str, typer.Option(help="Memory that the check may take.")] = "256MB",
+    host_memory: Annotated[
+        str,
+        typer.Option(metavar="SIZE", help="Memory that the check may take."),
+    ] = "256MB",
     lu: Annotated[bool, typer.Option("--lu", help="A and B are a matrix and its LU.")] = False,
     cholesky: Annotated[
         bool, typer.Option("--cholesky", help="A and B are a matrix and its Cholesky factor.")
@@ -59,7 +62,7 @@ def command(
         trans_a=trans_a,
         trans_b=trans_b,
         rounds=rounds,
-        memory=memory,
+        memory=host_memory,
     )
     found = audit(c)
     if as_json:

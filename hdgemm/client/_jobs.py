@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -112,25 +112,37 @@ class RemoteJob:
         progress: Callable[[int, int], None] | None = None,
     ) -> NDArray[Any]:
         """Download the result into memory, or into the file `out`; return an array or a memmap."""
+        return self.array("c", out, progress)
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the arrays that the job stored beside its result, for `array`."""
+        beside = (self.info["output"] or {}).get("beside", ())
+        found = (re.search(r"[.-](\w+)\.npy$", each["path"]) for each in beside)
+        return tuple(match[1] for match in found if match is not None)
+
+    def array(
+        self,
+        name: str,
+        out: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> NDArray[Any]:
+        """Download a further result, such as the pivots ``"piv"`` of lu, or ``"q"`` of qr.
+
+        `out` and `progress` as in `result`; `arrays` has the names.
+        """
         self.check()
-        at = f"/v1/jobs/{self.id}/results/c"
+        at = f"/v1/jobs/{self.id}/results/{name}"
         if out is not None:
             path = Path(out).absolute()
             download(self._connection, at, path, progress)
             mapped: NDArray[Any] = np.load(path, mmap_mode="r")
             return mapped
         with tempfile.TemporaryDirectory(prefix="hdgemm-") as folder:
-            path = Path(folder) / "c.npy"
+            path = Path(folder) / "array.npy"
             download(self._connection, at, path, progress)
             loaded: NDArray[Any] = np.load(path)
             return loaded
-
-    def array(self, name: str) -> NDArray[Any]:
-        """Download a further result, such as the pivots ``"piv"`` of lu, or ``"q"`` of qr."""
-        self.check()
-        answer = self._connection.request("GET", f"/v1/jobs/{self.id}/results/{name}")
-        loaded: NDArray[Any] = np.load(io.BytesIO(answer.content))
-        return loaded
 
     def report(self) -> Mapping[str, Any]:
         """Return the report of a job that succeeded."""

@@ -1,8 +1,9 @@
-"""Names of `numpy.linalg` and `scipy.linalg` that hdgemm does not have, and what to use instead."""
+"""Names of NumPy and SciPy that hdgemm does not have, and what to use instead."""
 
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -12,8 +13,10 @@ if TYPE_CHECKING:
 
 _LEADING: Final = "linalg.eigsh(a, k) for the leading eigenpairs of a symmetric matrix"
 _MEMORY: Final = "scipy.linalg.{name} on an array that fits in memory"
-#: Packages with functions that are looked for in `hdgemm` itself.
-_HOMES: Final = ("linalg", "decomposition")
+#: Modules with names that are looked for in another module.
+_HOMES: Final = ("hdgemm.linalg", "hdgemm.decomposition", "hdgemm")
+#: Least similarity of a name to a misspelt one.
+_SIMILAR: Final = 0.7
 
 #: For each name the sentence's end after "use ".
 ADVICE: Final[Mapping[str, str]] = MappingProxyType(
@@ -29,6 +32,18 @@ ADVICE: Final[Mapping[str, str]] = MappingProxyType(
         "multi_dot": "hdgemm.matmul(a, b) for each product in turn",
         "matrix_power": "hdgemm.matmul(a, a) for each product in turn",
         "matmul": "hdgemm.matmul(a, b)",
+        "dot": "hdgemm.matmul(a, b)",
+        "einsum": "hdgemm.matmul(a, b) for each product of two matrices",
+        "tensordot": "hdgemm.matmul(a, b) of matrices",
+        "gemm": "hdgemm.multiply(a, b, out=path), or hdgemm.matmul(a, b)",
+        "load": "hdgemm.open(path)",
+        "memmap": "hdgemm.open(path)",
+        "save": "hdgemm.create(path, ...), and assign to it",
+        "empty": "hdgemm.create(path, ...) for a file",
+        "zeros": "hdgemm.create(path, ...) for a file",
+        "eigs": "linalg.eigsh(a, k) for a symmetric matrix",
+        "IncrementalPCA": "decomposition.PCA()",
+        "TruncatedSVD": "linalg.svds(a, k)",
         "matrix_norm": "linalg.norm(a)",
     }
 )
@@ -41,25 +56,46 @@ def missing(module: str, name: str) -> AttributeError | ImportError:
     advice. Before that it looks the name up in `importlib`, where an ImportError reaches the user.
     """
     what = f"module {module!r} has no attribute {name!r}"
-    advice = _advice(module, name)
-    if advice is None:
+    if (advice := instead_of(module, name)) is not None:
+        what = f"{what}: use {advice}"
+    elif near := _near(module, name):
+        what = f"{what}: did you mean {near[0]}?"
+    else:
         return AttributeError(what)
-    what = f"{what}: use {advice.format(name=name)}"
     asking = sys._getframe(2).f_globals.get("__name__")  # noqa: SLF001 - the caller of __getattr__
     if asking == "importlib._bootstrap":
         return ImportError(what, name=module)
     return AttributeError(what, name=name)
 
 
-def _advice(module: str, name: str) -> str | None:
+def instead_of(module: str, name: str) -> str | None:
+    """Return what to use instead of a name that `module` does not have."""
     if name.startswith("_"):
         return None
-    if module == "hdgemm":
-        for home in _HOMES:
-            if name in import_module(f"hdgemm.{home}").__all__:
-                return f"{home}.{{name}}"
+    for home in _HOMES:
+        if home != module and name in _names(home):
+            return _qualified(home, name)
     if name in ADVICE:
-        return ADVICE[name]
+        return ADVICE[name].format(name=name)
     import scipy.linalg
 
-    return _MEMORY if callable(getattr(scipy.linalg, name, None)) else None
+    return _MEMORY.format(name=name) if callable(getattr(scipy.linalg, name, None)) else None
+
+
+def _near(module: str, name: str) -> list[str]:
+    """Return the public name most like a misspelt one: of `module`, else of another one."""
+    if name.startswith("_"):
+        return []
+    own = get_close_matches(name, _names(module), n=1, cutoff=_SIMILAR)
+    other = {each: _qualified(home, each) for home in _HOMES for each in _names(home)}
+    return own or [other[x] for x in get_close_matches(name, other, n=1, cutoff=_SIMILAR)]
+
+
+def _names(module: str) -> list[str]:
+    found: list[str] = import_module(module).__all__
+    return found
+
+
+def _qualified(home: str, name: str) -> str:
+    """Return a name with its module, as the messages write both."""
+    return f"{home.removeprefix('hdgemm.')}.{name}"

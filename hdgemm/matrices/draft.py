@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import secrets
+import shlex
 import shutil
 import threading
 from contextlib import contextmanager
@@ -202,6 +203,8 @@ def reserve(
                 f"{path} exists and is not a file; choose another name", path=str(path)
             )
         fd, part = _create(path, part)
+    except FileNotFoundError as error:
+        raise no_folder(path) from error
     except OSError as error:
         raise InputError(f"cannot create {path}: {error.strerror}", path=str(path)) from error
     try:
@@ -286,7 +289,7 @@ def require_space(path: Path, nbytes: int) -> None:
     Raises `InputError` when the folder does not exist, `no_space` when the space is missing.
     """
     if not path.parent.is_dir():
-        raise InputError(f"cannot create {path}: there is no folder {path.parent}", path=str(path))
+        raise no_folder(path)
     wait_for_freed_space()
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     code = errno.ENOSPC if nbytes > shutil.disk_usage(path.parent).free else 0
@@ -294,6 +297,15 @@ def require_space(path: Path, nbytes: int) -> None:
         code = errno.EFBIG
     if code:
         raise no_space(path, nbytes, OSError(code, os.strerror(code)))
+
+
+def no_folder(path: Path) -> InputError:
+    """Make the error of a file whose folder is missing."""
+    return InputError(
+        f"cannot create {path}: there is no folder {path.parent}; create it: "
+        f"mkdir -p {shlex.quote(str(path.parent))}",
+        path=str(path),
+    )
 
 
 def no_space(path: Path, nbytes: int, cause: OSError) -> MatrixIOError:

@@ -55,6 +55,9 @@ def matmul_plain(a: Any, b: Any, out: Any = None) -> Any:
     except TypeError as error:
         raise InputTypeError(str(error), a_shape=a.shape, b_shape=b.shape) from error
     except ValueError as error:
+        if not (a.ndim and b.ndim):
+            return None  # `matmul_stacked` refuses scalars
+        _product_shape(a.shape, b.shape)
         raise InputError(str(error), a_shape=a.shape, b_shape=b.shape) from error
 
 
@@ -161,8 +164,8 @@ def _matrix_at(stack: Any, place: tuple[int, ...]) -> Any:
 def _stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     if a[-1] != b[-2]:
         raise InputError(
-            f"the matrices of a are {a[-2]}×{a[-1]}, and of b {b[-2]}×{b[-1]}: the columns of a "
-            "must be as many as the rows of b",
+            f"a is {_text(a)} and b is {_text(b)}: the columns of a ({a[-1]}) must be as many as "
+            f"the rows of b ({b[-2]})",
             a_shape=a,
             b_shape=b,
         )
@@ -175,6 +178,10 @@ def _stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
             b_shape=b,
         ) from error
     return (*stack, a[-2], b[-1])
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))
 
 
 def _product_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 Schema = dict[str, Any]
 _LONGEST_VALUE: Final = 60
 _MOST_ERRORS: Final = 20
+#: Names of scikit-learn for inputs of processes.
+_ELSEWHERE: Final = {"n_components": "k"}
 #: Pydantic's errors that are looked at: it has one for each unknown member and alternative.
 _MOST_EXAMINED: Final = 200
 #: The most members and items of a body, in all; no request needs a tenth of them.
@@ -101,8 +104,11 @@ def _by_schema(
 ) -> str:
     kind = error["type"]
     if kind == "extra_forbidden" and not in_union:
-        known = ", ".join(schema.get("siblings", ()))
-        return f"{field} is not known here; known are: {known}"
+        known = schema.get("siblings", ())
+        name = _ELSEWHERE.get(field, field)
+        near = [name] if name in known else get_close_matches(field, known, n=1)
+        hint = f": did you mean {near[0]}?" if near else ";"
+        return f"{field} is not known here{hint} known are: {', '.join(known)}"
     if kind == "value_error":
         return f"{field} is {show(value)}: it {error['ctx']['error']}"
     allowed = in_words(schema, schema["$defs"])

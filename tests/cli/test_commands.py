@@ -317,7 +317,8 @@ def test_without_a_command_the_help_is_shown(tmp_path):
 
 def test_demo_does_the_whole_job(tmp_path):
     pytest.importorskip("matplotlib")
-    result = process("demo", "--size", "40MB", "--memory", "9MB", "--out", "demo", cwd=tmp_path)
+    size = ("--size", "40MB", "--host-memory", "9MB")
+    result = process("demo", *size, "--out", "demo", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     for word in ("mult1", "as planned", "peak memory", "of in-RAM BLAS", "verified"):
         assert word in result.stdout
@@ -327,7 +328,7 @@ def test_demo_does_the_whole_job(tmp_path):
     assert report["in_ram_blas"]["share"] > 0
     # BLAS keeps buffers of its own, a few megabytes for each of its threads.
     assert report["peak_memory_bytes"] <= 9_000_000 + 8_000_000 * (os.cpu_count() or 1)
-    failed(process("demo", "--size", "30MB", "--memory", "10MB", cwd=tmp_path), 2, "4 times")
+    failed(process("demo", "--size", "30MB", "--host-memory", "10MB", cwd=tmp_path), 2, "4 times")
 
 
 @pytest.mark.parametrize(("out", "library"), [("bad.h5::X", "h5py"), ("bad.zarr::D", "zarr")])

@@ -67,7 +67,16 @@ def test_one_missing_library_among_others(folder, blocked, command, extra):
 
 def test_the_demo_does_without_a_picture(folder):
     done = hdgemm_without(
-        "demo", "--size", "300kB", "--memory", "65kB", "--threads", "1", "--out", "D", cwd=folder
+        "demo",
+        "--size",
+        "300kB",
+        "--host-memory",
+        "65kB",
+        "--threads",
+        "1",
+        "--out",
+        "D",
+        cwd=folder,
     )
     assert done.returncode == 0, done.stderr
     assert "no picture: gantt.png needs Matplotlib, which is not installed" in done.stdout

@@ -66,9 +66,18 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
+def _without_cupy() -> str:
+    """Say what is missing beside CuPy, which alone is of no use without a driver."""
+    try:
+        DriverLibrary.loaded()
+    except OSError:
+        return f"CuPy is not installed, and {_NO_DRIVER}; with an NVIDIA GPU and driver: {_INSTALL}"
+    return f"CuPy is not installed; {_INSTALL}"
+
+
 def _load_cupy() -> CudaApi:
     if importlib.util.find_spec("cupy") is None:
-        raise DeviceUnavailableError(f"CuPy is not installed; {_INSTALL}")
+        raise DeviceUnavailableError(_without_cupy())
     try:
         import cupy
     except Exception as error:  # a broken installation raises whatever it likes
@@ -180,8 +189,9 @@ def open_device(name: str, memory_bytes: int | None = None) -> CudaNativeDevice:
         raise DeviceUnavailableError(f"there is no device {name!r}; a GPU's name is like 'cuda:0'")
     try:
         return _open(name, int(match[1] or 0), memory_bytes)
-    except DeviceUnavailableError:
-        raise
+    except DeviceUnavailableError as error:
+        what = f"{error} (`hdgemm devices` lists all devices)"
+        raise DeviceUnavailableError(what) from error
     except DeviceError as error:
         raise DeviceUnavailableError(f"{name} cannot be opened: {error}") from error
 

@@ -33,7 +33,8 @@ def driver_errors(what: str, **numbers: Any) -> Iterator[None]:
 
 
 def _first_lines(error: cl.Error) -> str:
-    lines = [line.strip() for line in str(error).splitlines()]
+    # pyopencl repeats a status each time that it raises the error again.
+    lines = [" - ".join(dict.fromkeys(x.strip().split(" - "))) for x in str(error).splitlines()]
     return "; ".join([line for line in lines if line and not set(line) <= set("=-")][:3])
 
 
