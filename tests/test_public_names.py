@@ -74,6 +74,37 @@ def test_a_name_of_another_package_says_where_it_is(name, advice):
     assert not hasattr(hdgemm, name)
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "advice"),
+    [(hdgemm, "Optoins", "did you mean Options?"), (hdgemm, "load", "use hdgemm.open(path)"),
+     (hdgemm, "choleksy", "did you mean linalg.cholesky?"),
+     (hdgemm.linalg, "pca", "use decomposition.pca"), (hdgemm.linalg, "syrk", "use hdgemm.syrk"),
+     (hdgemm.linalg, "choleksy", "did you mean cholesky?"), (hdgemm.mpi, "qr", "use linalg.qr"),
+     (hdgemm.cluster, "multply", "did you mean multiply?"),
+     (hdgemm.decomposition, "pac_", "")],
+)  # fmt: skip
+def test_a_misspelt_name_names_the_nearest(module, name, advice):
+    with pytest.raises(AttributeError, match=re.escape(f"'{name}'") + ".*" + re.escape(advice)):
+        getattr(module, name)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "advice"),
+    [("ouput", "did you mean out?"), ("host_memory", "but an option"),
+     ("host_memry", "did you mean options=hdgemm.Options(host_memory=1)?"),
+     ("zzz", "unexpected keyword argument 'zzz'")],
+)  # fmt: skip
+def test_a_misspelt_keyword_names_the_nearest(keyword, advice):
+    with pytest.raises(TypeError, match=re.escape(advice)) as caught:
+        hdgemm.matmul([[1.0]], [[1.0]], **{keyword: 1})
+    assert isinstance(caught.value, hdgemm.HdgemmError)
+
+
+def test_a_misspelt_default_names_the_nearest():
+    with pytest.raises(hdgemm.InputError, match=r"host_memry: did you mean host_memory\?"):
+        hdgemm.set_options(host_memry=1)
+
+
 def test_a_module_is_imported_without_advice():
     code = "import sys; from hdgemm import units; print('scipy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -319,29 +319,20 @@ def fetch(
     **arrays: Path | None,
 ) -> None:
     """Download a job's result to OUT, and further arrays such as the s and Vh of svd."""
-    from hdgemm.matrices.factor_files import FactorFiles
-
     places = {name: place for name, place in arrays.items() if place is not None}
-    check_file(out, "fetch", ".npy")
-    for name, place in places.items():
-        check_file(place, f"--{name}", ".npy")
+    _check_places(out, places, no_clobber=no_clobber)
     if out is None and (every or not places):
         raise InputError("give OUT, the .npy file for the result")
     with _client(url, token) as client:
         found = _find(client, job).check()
         if out is not None and found.info["output"] is None:
             raise InputError(
-                f"job {found.id} stored no matrix; hdgemm job watch {found.id[:8]} prints its values"
+                f"job {found.id} stored no matrix; its values: hdgemm job watch {found.id[:8]}"
             )
         if out is not None and every:
-            beside = FactorFiles.of(out)
-            places = {name: beside.array(name) for name in found.arrays} | places
-        files = [place for place in (out, *places.values()) if place is not None]
-        if len({path.resolve() for path in files}) < len(files):
-            raise InputError(f"{len(files)} arrays need as many files: name each of them once")
-        if no_clobber:
-            for path in files:
-                refuse_existing(path)
+            places = _beside(out, found.arrays) | places
+            _check_places(out, places, no_clobber=no_clobber)
+        files = [str(place) for place in (out, *places.values()) if place is not None]
         with _bar("receiving") as tell:
             stored: dict[str, Any] = {"job": found.id}
             stored["arrays"] = {
@@ -353,10 +344,32 @@ def fetch(
     if as_json:
         print_json(stored)
         return
-    typer.echo("\n".join(map(str, files)))
+    typer.echo("\n".join(files))
     if left := [name for name in found.arrays if name not in places]:
         options = ", ".join(f"--{name} FILE" for name in left)
         typer.echo(f"the job also stored {' and '.join(left)}: give {options} or --all", err=True)
+
+
+def _check_places(out: Path | None, places: Mapping[str, Path], *, no_clobber: bool) -> None:
+    """Refuse files that could not be written, that exist, or that are named twice."""
+    written: set[Path] = set()
+    for option, path in (("fetch", out), *((f"--{name}", path) for name, path in places.items())):
+        check_file(path, option, ".npy")
+        if no_clobber:
+            refuse_existing(path)
+        if path is None:
+            continue
+        if path.resolve() in written:
+            raise InputError(f"two arrays cannot go to one file, {path}: name another for {option}")
+        written.add(path.resolve())
+
+
+def _beside(out: Path, names: Iterable[str]) -> dict[str, Path]:
+    """Return the file of each array beside a result, as factorisations name them."""
+    from hdgemm.matrices.factor_files import FactorFiles
+
+    files = FactorFiles.of(out)
+    return {name: files.array(name) for name in names}
 
 
 def _described(path: Path, matrix: NDArray[Any]) -> dict[str, Any]:

@@ -84,8 +84,8 @@ def _out(routine: Routine, outs: Mapping[str, Any], parameters: Mapping[str, Any
     """Return `out` as the function takes it: one location, or one for each matrix."""
     matrices = routine.present(parameters, "matrix")
     if missing := [x.name for x in matrices if not x.optional and outs and x.name not in outs]:
-        names = " and ".join(missing)
-        raise InputError(f"{routine.name} also stores {names}: name a file for each of them")
+        names, options = " and ".join(missing), " and ".join(f"--{name}" for name in missing)
+        raise InputError(f"{routine.name} also stores {names}: give {options}")
     places = [outs.get(each.name) for each in matrices]
     return tuple(places) if len(places) > 1 else next(iter(places), None)
 

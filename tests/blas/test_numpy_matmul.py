@@ -234,7 +234,11 @@ class TestPlain:
             assert matmul_plain(np.ones((4, 4)), np.ones((4, 4)), out) is None
 
     def test_numpys_errors_are_ours(self):
-        with pytest.raises(InputError, match="mismatch"):
+        with pytest.raises(InputError, match=r"a is 2×3 and b is 2×3: the columns of a \(3\)"):
             hdgemm.matmul(np.ones((2, 3)), np.ones((2, 3)))
+        with pytest.raises(InputError, match=r"the rows of b \(2\)"):
+            hdgemm.matmul(np.ones(3), np.ones(2))
+        with pytest.raises(InputError, match="b is a scalar"):
+            hdgemm.matmul(np.eye(2), np.array(3.0))
         with pytest.raises(InputTypeError, match="Cannot cast"):
             hdgemm.matmul(np.eye(2), np.eye(2), np.zeros((2, 2), int))

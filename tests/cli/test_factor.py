@@ -451,3 +451,31 @@ def test_an_old_c_counts_as_an_operand(files, monkeypatch):
     monkeypatch.setattr("hdgemm.cli.output._LARGE_BYTES", 1_000_000)
     words = "multiply Tall.npy Tall.npy --trans-b --beta 1 --c C.npy --out C.npy --quiet"
     assert invoke(*words.split()).exit_code == 0
+
+
+def test_quiet_prints_the_value_alone(files):
+    shown = invoke("norm", "T.npy", "--quiet", *SMALL[:2])
+    assert float(shown.stdout) == pytest.approx(np.linalg.norm(np.load("T.npy")))
+    assert invoke("svdvals", "T.npy", "--out", "s.npy", "--quiet").output == ""
+
+
+def test_every_result_of_svd_needs_a_place(files):
+    refused = invoke("svd", "T.npy", "--out", "U.npy", "--s", "s.npy")
+    assert "Missing option '--vh'" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [(("eig", "100"), "use linalg.eigsh"), (("gemm",), "M N K, or A B"),
+     (("nothing", "100"), "neither a file nor a routine with a plan; there are plans for cho")],
+)  # fmt: skip
+def test_a_plan_of_an_unknown_routine_lists_the_routines(files, words, text):
+    said = str(invoke("plan", *words).exception)
+    assert text in said
+    assert "svdvals, svd," in said
+
+
+def test_a_missing_folder_is_made_by_the_command_in_the_error(files):
+    for out in ("no/U.npy", "no/U.h5::U"):
+        said = str(invoke("cholesky", "A.npy", "--out", out).exception)
+        assert f"create it: mkdir -p {files}/no" in said

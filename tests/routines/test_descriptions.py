@@ -59,7 +59,7 @@ def test_results_have_the_described_shapes(tmp_path, monkeypatch, shape, mode):
     words = ["qr", "A.npy", "--out", "R.npy", "--mode", mode, "--quiet"]
     if mode in {"economic", "full"}:
         refused = invoke(*words)
-        assert "qr also stores q:" in str(refused.exception)
+        assert "qr also stores q: give --q" in str(refused.exception)
         words += ["--q", "Q.npy"]
     planned_run, run = invoke(*words, "--dry-run", "--json"), invoke(*words, "--json")
     assert planned_run.exit_code == run.exit_code == 0, run.output + str(run.exception)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from hdgemm import linalg
+from hdgemm.cli.app import app
 from hdgemm.client import Client
+from hdgemm.errors import InputError
 from hdgemm.options import Options
 from hdgemm.routines.registry import commands
 from hdgemm.server.backend import Call, JobWatch, Problem, Source
@@ -30,7 +35,6 @@ from tests.server.harness import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 N = 60
 SMALL = {"host_memory": "30MB", "tile": [1, 16, 8], "threads": 1}
@@ -118,6 +122,43 @@ def test_the_client_downloads_factors_and_pivots(real: Live, folder: Path) -> No
         job = client.compute("lu", a, options=options).wait(timeout=LIMIT)
         x = linalg.lu_solve((job.result(), job.array("piv")), np.ones(N))
     np.testing.assert_allclose(a @ x, np.ones(N), atol=1e-9)
+
+
+def test_the_commands_fetch_every_array_and_show_values(
+    real: Live, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(app, [*words, "--url", real.url], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout.strip() if words[0] == "submit" else done.output
+
+    tall = str(folder / "tall.npy")
+    job = run("submit", "--process", "svd", tall)
+    assert "successful" in run("watch", job)
+    told = run("fetch", job, "u.npy")
+    assert "also stored s and vh: give --s FILE, --vh FILE or --all" in told
+    told = json.loads(run("fetch", job, "u.npy", "--all", "--vh", "V.npy", "--json"))
+    arrays = {name: each["path"] for name, each in told["arrays"].items()}
+    assert arrays == {"s": "u.s.npy", "vh": "V.npy"}
+    run("fetch", job, "--s", "s.npy")
+    u, s, vh = (np.load(name) for name in ("u.npy", "s.npy", "V.npy"))
+    np.testing.assert_allclose(u * s.ravel() @ vh, np.load(tall), atol=1e-9)
+    for words, text in (
+        ((), "give OUT"),
+        (("--all",), "give OUT"),
+        (("x.npy", "--piv", "p.npy"), "stores no piv"),
+        (("x.npy", "--s", "x.npy"), "name another for --s"),
+        (("x.npy", "--s", "s.npy", "--no-clobber"), "exists, and --no-clobber"),
+    ):
+        with pytest.raises(InputError, match=text):
+            run("fetch", job, *words)
+    job = run("submit", "--process", "norm", tall)
+    assert f"norm: {np.linalg.norm(np.load(tall)):g}" in run("watch", job)
+    with pytest.raises(InputError, match="stored no matrix; its values: hdgemm job watch"):
+        run("fetch", job, "x.npy")
+    assert not Path("x.npy").exists()
 
 
 def test_devices_take_part_where_they_are_named(tmp_path: Path) -> None:

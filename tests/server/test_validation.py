@@ -95,6 +95,10 @@ def test_unknown_fields(client: InProcess) -> None:
         "gamma": f"gamma is not known here; known are: {known}"
     }
 
+    found = errors(client, {"n_components": 3, "whitten": True}, "pca")
+    assert "n_components is not known here: did you mean k?" in found["n_components"]
+    assert "did you mean whiten?" in found["whitten"]
+
 
 def test_missing_fields_and_bodies(client: InProcess) -> None:
     found = errors(client, {})

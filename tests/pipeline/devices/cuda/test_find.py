@@ -227,6 +227,21 @@ def test_cupy_cannot_be_imported(monkeypatch):
         find._load_cupy()
 
 
+def test_cupy_and_the_driver_are_missing(monkeypatch):
+    def absent():
+        raise OSError("libcuda.so.1")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(find.DriverLibrary, "loaded", absent)
+    monkeypatch.setattr(find, "_LOADED", [])
+    missing = r"CuPy is not installed, and no NVIDIA driver .*`hdgemm devices` lists"
+    with pytest.raises(DeviceUnavailableError, match=missing):
+        find.open_device("cuda:0")
+    monkeypatch.setattr(find.DriverLibrary, "loaded", object)
+    with pytest.raises(DeviceUnavailableError, match="CuPy is not installed; pip install"):
+        find.open_device("cuda:0")
+
+
 def test_cublas_is_missing(monkeypatch):
     class Cuda:
         @property

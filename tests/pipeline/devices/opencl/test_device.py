@@ -463,3 +463,14 @@ def test_what_has_memory_of_its_own_is_not_taken_to_reach_the_callers():
     for zero_copy in (True, False):
         with closing(opened("Intel", zero_copy=zero_copy)) as device:
             assert device.reaches(np.empty(1)) == zero_copy
+
+
+def test_a_drivers_text_is_told_once():
+    from hdgemm.pipeline.devices.opencl._driver import driver_errors
+
+    status = "clBuildProgram failed: BUILD_PROGRAM_FAILURE"
+    with (
+        pytest.raises(DeviceError, match=rf"^building: {status}; unknown target$"),
+        driver_errors("building"),
+    ):
+        raise cl.RuntimeError(f"{status} - {status} - {status}\n\nunknown target")
