@@ -61,7 +61,7 @@ class InputError(HdgemmError, ValueError):
 
 
 class InputTypeError(InputError, TypeError):
-    """An operand's dtype or kind cannot be multiplied.
+    """An operand's dtype or kind cannot be multiplied, or a keyword is unknown.
 
     See Also
     --------

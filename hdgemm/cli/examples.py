@@ -69,7 +69,7 @@ _EXAMPLES: Final[dict[str, tuple[str, str]]] = {
     ),
     "job watch": ("hdgemm job watch 0f3a", "hdgemm job watch 0f3a --url http://host:8000"),
     "job cancel": ("hdgemm job cancel 0f3a", "hdgemm job cancel 0f3a --json"),
-    "job fetch": ("hdgemm job fetch 0f3a C.npy", "hdgemm job fetch 0f3a C.npy --no-clobber"),
+    "job fetch": ("hdgemm job fetch 0f3a C.npy", "hdgemm job fetch 0f3a U.npy --all"),
 }
 
 
