@@ -8,9 +8,10 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import wraps
 from typing import Any, Final, Literal, Self
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, InputTypeError
 from hdgemm.tables import Table
 from hdgemm.units import format_size
 
@@ -125,6 +126,27 @@ def _default(name: str, **how: Any) -> Any:
     return field(default_factory=current, **how)
 
 
+def _refuses_unknown(options: type[Any]) -> type[Any]:
+    """Make the error of an unknown keyword name the nearest option."""
+    assign = options.__init__
+
+    @wraps(assign)
+    def __init__(self: Any, *args: Any, **given: Any) -> None:  # noqa: N807 - replaces it
+        if unknown := sorted(given.keys() - BUILT_IN.keys()):
+            from difflib import get_close_matches
+
+            near = get_close_matches(unknown[0], BUILT_IN, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise InputTypeError(
+                f"there is no option {', '.join(unknown)}: {hint}see hdgemm.Options"
+            )
+        assign(self, *args, **given)
+
+    options.__init__ = __init__
+    return options
+
+
+@_refuses_unknown
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How a product is to be computed; every field has a default that suits most.
@@ -312,13 +334,6 @@ class set_options:  # noqa: N801 - used like a function
     """
 
     def __init__(self, **defaults: Any) -> None:
-        unknown = sorted(set(defaults) - {each.name for each in fields(Options)})
-        if unknown:
-            from difflib import get_close_matches
-
-            near = get_close_matches(unknown[0], BUILT_IN, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise InputError(f"there is no option {', '.join(unknown)}: {hint}see hdgemm.Options")
         Options(**defaults)
         self._before = dict(_chosen)
         _chosen.update(defaults)

@@ -100,9 +100,10 @@ def test_a_misspelt_keyword_names_the_nearest(keyword, advice):
     assert isinstance(caught.value, hdgemm.HdgemmError)
 
 
-def test_a_misspelt_default_names_the_nearest():
-    with pytest.raises(hdgemm.InputError, match=r"host_memry: did you mean host_memory\?"):
-        hdgemm.set_options(host_memry=1)
+@pytest.mark.parametrize("call", [hdgemm.Options, hdgemm.set_options])
+def test_a_misspelt_option_names_the_nearest(call):
+    with pytest.raises(hdgemm.InputTypeError, match=r"host_memry: did you mean host_memory\?"):
+        call(host_memry=1)
 
 
 def test_a_module_is_imported_without_advice():
