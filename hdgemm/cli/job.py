@@ -322,7 +322,7 @@ def fetch(
     places = {name: place for name, place in arrays.items() if place is not None}
     _check_places(out, places, no_clobber=no_clobber)
     if out is None and (every or not places):
-        raise InputError("give OUT, the .npy file for the result")
+        raise InputError("give OUT, the .npy file for the result; --all names the others after it")
     with _client(url, token) as client:
         found = _find(client, job).check()
         if out is not None and found.info["output"] is None:

@@ -100,7 +100,8 @@ class RemoteJob:
         if self.status == "successful":
             return self
         error = self.info.get("error") or {}
-        detail = f"job {self.id} is {self.status}: {error.get('detail') or self.info['message']}"
+        was = "failed" if self.status == "failed" else f"is {self.status}"
+        detail = f"job {self.id} {was}: {error.get('detail') or self.info['message']}"
         if self.status == "dismissed":
             raise CancelledRunError(detail, job=self.id)
         kind = InputError if error.get("origin") == "user" else RemoteError

@@ -14,8 +14,10 @@ import httpx
 import numpy as np
 
 from hdgemm.client._connection import RemoteError
-from hdgemm.errors import InputError
+from hdgemm.errors import HdgemmError, InputError, MatrixIOError
+from hdgemm.matrices.draft import check_replaceable, real_path
 from hdgemm.matrices.factor_files import remove_described
+from hdgemm.matrices.files import space_advice
 from hdgemm.matrices.layout import check_read
 from hdgemm.matrices.npy import read_header
 
@@ -172,13 +174,20 @@ def download(
 ) -> None:
     """Download a .npy file; `out` appears when it is complete and its digest is right.
 
-    Arrays beside a result have no digest; a broken download of one begins again.
+    A link at `out` stays, and the file that it leads to is replaced. Arrays beside a result have no
+    digest; a broken download of one begins again.
 
     Raises
     ------
+    InputError
+        `out` exists and is not a file.
+    MatrixIOError
+        The file cannot be written.
     RemoteError
         The connection breaks too often, or the digest is wrong.
     """
+    out = real_path(out)
+    check_replaceable(out)
     part = out.with_name(f".{out.name}.download")
     etag = ""
     try:
@@ -195,6 +204,12 @@ def download(
             _check_digest(part, etag)
         part.replace(out)
         remove_described(out)
+    except OSError as error:
+        if isinstance(error, HdgemmError):
+            raise
+        raise MatrixIOError(
+            f"cannot write {out}: {error.strerror}{space_advice(out, error)}", path=str(out)
+        ) from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -178,6 +178,12 @@ def real_path(path: Path) -> Path:
     return found
 
 
+def check_replaceable(path: Path) -> None:
+    """Raise `InputError` where a path exists and is not a file."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} exists and is not a file; choose another name", path=str(path))
+
+
 def aside(path: Path) -> Path:
     """Return an unused name in the same folder, of a length that file systems take."""
     mark = f".{secrets.token_hex(4)}.part"
@@ -198,10 +204,7 @@ def reserve(
     """
     wait_for_freed_space()
     try:
-        if path.exists() and not path.is_file():
-            raise InputError(
-                f"{path} exists and is not a file; choose another name", path=str(path)
-            )
+        check_replaceable(path)
         fd, part = _create(path, part)
     except FileNotFoundError as error:
         raise no_folder(path) from error

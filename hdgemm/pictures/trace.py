@@ -77,7 +77,7 @@ def _slice(event: Event, pid: int, tid: int) -> dict[str, Any]:
     busy = seconds - event.idle
     args: dict[str, Any] = {"unit": event.unit, "step": event.step}
     if event.operations > 1:
-        args["operations"] = event.operations
+        args |= {"operations": event.operations, "busy_seconds": busy}
     for amount, name, rate in (
         (event.nbytes, "bytes", "GB/s"),
         (event.flops, "flops", "GFLOP/s"),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import errno
 import inspect
 import json
+import os
 import socket
 import struct
 import threading
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,8 +21,8 @@ from typer.testing import CliRunner
 
 import hdgemm
 from hdgemm.cli.app import app
-from hdgemm.client import Client, RemoteError
-from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError
+from hdgemm.client import Client, RemoteError, _transfer
+from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError, MatrixIOError
 from hdgemm.options import Options
 from tests.ports import reserved_port
 from tests.server.harness import LIMIT, Live, Threaded, make_settings, served, submit
@@ -182,6 +185,33 @@ class Breaker:
 
     def close(self) -> None:
         self._listener.close()
+
+
+def test_a_download_keeps_links_and_replaces_nothing_but_files(
+    client: Client, tmp_path: Path
+) -> None:
+    job = client.submit(A, B).wait()
+    (tmp_path / "link.npy").symlink_to(tmp_path / "target.npy")
+    job.result(tmp_path / "link.npy")
+    assert (tmp_path / "link.npy").is_symlink()
+    np.testing.assert_allclose(np.load(tmp_path / "target.npy"), A @ B)
+    os.mkfifo(tmp_path / "pipe.npy")
+    with pytest.raises(InputError, match="is not a file; choose another name"):
+        job.result(tmp_path / "pipe.npy")
+    assert (tmp_path / "pipe.npy").is_fifo()
+
+
+def test_a_download_that_cannot_be_written_names_its_file(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = client.submit(A, B).wait()
+    with pytest.raises(MatrixIOError, match=r"cannot write .*/no/c\.npy: No such file"):
+        job.result(tmp_path / "no" / "c.npy")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(_transfer, "_fetch", Mock(side_effect=full))
+    with pytest.raises(MatrixIOError, match=r"c\.npy: No space left on device; \d+ bytes are free"):
+        job.result(tmp_path / "c.npy")
+    assert not list(tmp_path.iterdir())
 
 
 def test_uploads_and_downloads_survive_broken_connections(server: Live) -> None:

@@ -14,12 +14,14 @@ from hdgemm.linalg.planning.search import Storage, plan_slabs
 from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.linalg.planning.solve import COPIES, solve_bytes
 from hdgemm.machine.limits import host_bytes
+from hdgemm.machine.rates import assumed
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.planned import PlannedMatrix
 from hdgemm.matrices.read_ahead import STREAM_BYTES
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.matrices.triangles import SymmetricMatrix
+from hdgemm.pipeline.plan import DeviceSpec
 from hdgemm.planning.slow_plan import MORE_MEMORY, warn_if_slow
 from hdgemm.run.members import device_names
 from hdgemm.units import format_count, format_size
@@ -77,7 +79,8 @@ def plan_in_array(
     """Return the plan of a factorisation in the array that the result is, of a matrix in a folder
     or in RAM.
 
-    The array is the caller's: the memory limit is for the buffers through which a file is read.
+    The array is the caller's: the memory limit is for the buffers through which a file is read. The
+    expected duration is LAPACK's, at an assumed rate: to measure one could take longer.
 
     Raises
     ------
@@ -89,7 +92,11 @@ def plan_in_array(
         m, n = shape
         what = f"{kind} of a {m}×{n} {dtype.name} matrix, read from a file into an array,"
         raise DoesNotFitError.within(what, held, limit)
-    return replace(SlabPlan.of_array(kind, *shape, dtype.name, limit), host_bytes=held)
+    plan = SlabPlan.of_array(kind, *shape, dtype.name, limit)
+    machine = assumed(DeviceSpec())
+    reading = 0.0 if folder is None else plan.planned_bytes["load1"] / machine.disk_read
+    seconds = reading + plan.flops / machine.flop_rate(dtype.name)
+    return replace(plan, host_bytes=held, expected_seconds=seconds)
 
 
 class FactorsOfSolve(NamedTuple):
