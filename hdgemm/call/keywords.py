@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypedDict, TypeVar, cast
 
@@ -255,6 +254,8 @@ def _unexpected(function: str, name: str, value: Any, known: Collection[str]) ->
             f"{name} is no keyword of {function}, but an option: write "
             f"options=hdgemm.Options({name}={value!r})"
         )
+    from difflib import get_close_matches
+
     what = f"{function}() got an unexpected keyword argument {name!r}"
     near = get_close_matches(name, [*known, *BUILT_IN], n=1)
     if not near:

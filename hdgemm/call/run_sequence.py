@@ -75,7 +75,7 @@ class RunSequence:
             return
         first = self._elapsed() - report.seconds if began is None else began
         for event in report.timeline.events:
-            self._events.append(event._replace(start=event.start + first, end=event.end + first))
+            self._events.append(event.shifted(first))
         self._reports.append(replace(report, timeline=Timeline((), report.seconds)))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -106,7 +106,7 @@ class RunSequence:
 
 
 def _shift(observer: Observer, seconds: float, event: Event) -> None:
-    observer(event._replace(start=event.start + seconds, end=event.end + seconds))
+    observer(event.shifted(seconds))
 
 
 def joined(reports: list[Report], timeline: Timeline, summary: Mapping[str, Any]) -> Report:

@@ -251,17 +251,13 @@ def _run(routine: Routine, given: Mapping[str, Any]) -> None:
     )
     label = (given.get(OUT) or given["a"]).name
     if given["cluster"] is None:
-        _print_values(routine, outputs, outputs.show(label, call))
-        return
-    from hdgemm.cli.cluster import rows_on_cluster
+        shown = outputs.show(label, call)
+    else:
+        from hdgemm.cli.cluster import rows_on_cluster
 
-    outputs.check()
-    with rows_on_cluster(given["cluster"], options):
-        _print_values(routine, outputs, outputs.show(label, call))
-
-
-def _print_values(routine: Routine, outputs: Outputs, report: Report) -> None:
-    """Print what `--quiet` leaves of a routine that stores nothing: its values alone."""
+        outputs.check()
+        with rows_on_cluster(given["cluster"], options):
+            shown = outputs.show(label, call)
     if outputs.quiet and not (outputs.as_json or routine.stores):
-        for value in report.values.values():
+        for value in shown.values.values():  # the only result
             typer.echo(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -119,11 +118,9 @@ def check_file(path: Path | None, option: str, suffix: str) -> None:
     if path.suffix and path.suffix.lower() != suffix:
         raise InputError(f"{option} writes {suffix[1:].upper()}: name the file {path.stem}{suffix}")
     if not path.absolute().parent.is_dir():
-        folder = path.absolute().parent
-        raise InputError(
-            f"cannot write {path}: there is no folder {folder}; create it: "
-            f"mkdir -p {shlex.quote(str(folder))}"
-        )
+        from hdgemm.matrices.draft import missing_folder
+
+        raise InputError(f"cannot write {path}: {missing_folder(path.absolute().parent)}")
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):

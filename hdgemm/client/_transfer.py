@@ -204,9 +204,9 @@ def download(
             _check_digest(part, etag)
         part.replace(out)
         remove_described(out)
+    except HdgemmError:
+        raise
     except OSError as error:
-        if isinstance(error, HdgemmError):
-            raise
         raise MatrixIOError(
             f"cannot write {out}: {error.strerror}{space_advice(out, error)}", path=str(out)
         ) from error

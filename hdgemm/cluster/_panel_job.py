@@ -187,7 +187,7 @@ class _Work:
         """Add a product's events; its C stays in memory."""
         self._peak = max(self._peak, report.peak_memory_bytes or 0)
         self._events += [
-            event._replace(start=event.start + began, end=event.end + began)
+            event.shifted(began)
             for event in report.timeline.events
             if event.stage in ("load1", "mult1")
         ]

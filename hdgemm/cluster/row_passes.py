@@ -173,13 +173,7 @@ def _record(recorder: Recorder, began: float, receipt: Receipt, number: int) -> 
     shift = time.perf_counter() - began - max(event.end for event in receipt.events)
     for event in receipt.events:
         recorder.record(
-            event._replace(
-                device=receipt.worker,
-                number=-1,
-                unit=number,
-                start=event.start + shift,
-                end=event.end + shift,
-            ),
+            event.shifted(shift)._replace(device=receipt.worker, number=-1, unit=number),
             event.phase,
         )
 

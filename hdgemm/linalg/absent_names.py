@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from difflib import get_close_matches
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -86,6 +85,8 @@ def _near(module: str, name: str) -> list[str]:
     """Return the public name most like a misspelt one: of `module`, else of another one."""
     if name.startswith("_"):
         return []
+    from difflib import get_close_matches
+
     own = get_close_matches(name, _names(module), n=1, cutoff=_SIMILAR)
     other = {each: _qualified(home, each) for home in _HOMES for each in _names(home)}
     return own or [other[x] for x in get_close_matches(name, other, n=1, cutoff=_SIMILAR)]

@@ -71,8 +71,8 @@ def _grown(memory: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:
     return memory if len(memory) >= nbytes else aligned_bytes(nbytes)
 
 
-#: Buffers that no thread uses now. Matrices share them, since those of a product are read in turn;
-#: they are dropped when a matrix is freed.
+#: Buffers that no thread uses now. All matrices share them, since the operands of a product are
+#: read in turn. They are freed together with any of the matrices.
 _IDLE: Final[deque[_Buffers]] = deque(maxlen=_AT_ONCE)
 
 

@@ -303,12 +303,13 @@ def require_space(path: Path, nbytes: int) -> None:
 
 
 def no_folder(path: Path) -> InputError:
-    """Make the error of a file whose folder is missing."""
-    return InputError(
-        f"cannot create {path}: there is no folder {path.parent}; create it: "
-        f"mkdir -p {shlex.quote(str(path.parent))}",
-        path=str(path),
-    )
+    """Make the error of a file in a folder that does not exist."""
+    return InputError(f"cannot create {path}: {missing_folder(path.parent)}", path=str(path))
+
+
+def missing_folder(folder: Path) -> str:
+    """Say that a folder does not exist, and how to create it."""
+    return f"there is no folder {folder}; create it: mkdir -p {shlex.quote(str(folder))}"
 
 
 def no_space(path: Path, nbytes: int, cause: OSError) -> MatrixIOError:

@@ -38,6 +38,10 @@ class Event(NamedTuple):
     operations: int = 1
     idle: float = 0.0
 
+    def shifted(self, seconds: float) -> Event:
+        """Return this event some seconds later."""
+        return self._replace(start=self.start + seconds, end=self.end + seconds)
+
     def joined(self, later: Event) -> Event:
         """Return this event and a later one of the same stage as one."""
         pause = max(0.0, later.start - self.end)
@@ -134,7 +138,9 @@ class EventBuffer:
 
 
 def _append(row: list[Event], event: Event, most: int) -> None:
-    """Add an event to a row: to its last event, where both have at most so many operations."""
+    """Add an event to a row, joined with its last event where both together have `most` operations
+    or fewer.
+    """
     if row and row[-1].operations + event.operations <= most:
         row[-1] = row[-1].joined(event)
     else:

@@ -72,7 +72,7 @@ def plan_for(
         With `requested` for the smallest plan, `available` and `missing`, in bytes of `limit`.
     """
     if members == 1 and problem.in_place and device.unified and options.tile is None:
-        # No memory is taken: to look what is free would take longer than many a small product.
+        # It takes no memory; to ask how much is free takes longer than a small product.
         host = options.host_bytes or 0
         limits = Limits(host, device.limit() or host)
         return in_place_plan(Case(problem, device, options.strategy, limits, machine))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 #: A run that takes longer is compared with one that has so many times the memory.
-SLOW_SECONDS: Final = 10.0
+_SLOW_SECONDS: Final = 10.0
 MORE_MEMORY: Final = 16
 _LOG: Final = logging.getLogger(__name__)
 _TRIAL: Final = ContextVar("_TRIAL", default=False)
@@ -21,7 +21,7 @@ _TRIAL: Final = ContextVar("_TRIAL", default=False)
 
 @contextmanager
 def trial() -> Iterator[None]:
-    """Log no warning: what is planned in this context will not run."""
+    """Suppress the warning: plans that are made in this context will not run."""
     token = _TRIAL.set(True)
     try:
         yield
@@ -47,7 +47,7 @@ def warn_if_slow(
     better
         Returns the duration with more memory; called where the run is slow.
     """
-    if seconds < max(SLOW_SECONDS, 8 * least) or _TRIAL.get():
+    if seconds < max(_SLOW_SECONDS, 8 * least) or _TRIAL.get():
         return
     faster = better()
     if faster < seconds / 4:

@@ -12,7 +12,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 #: Pages whose Python is one program from the first block to the last, as in their notebooks.
 RECIPES: Final = tuple(page for page in PAGES if page.parent.name == "recipes")
-#: The page whose program makes the example matrices that programs of other pages take.
+#: The page with the program that makes the example matrices of the other pages.
 EXAMPLES: Final = ROOT / "docs/how-to/files.md"
 #: Languages that a block may have; blocks of `RUN` are programs.
 RUN: Final = ("sh", "python")

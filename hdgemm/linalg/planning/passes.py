@@ -50,7 +50,20 @@ def rows_for(
     depth = plan.flops // max(1, plan.m * plan.n * flops_per_multiply_add(shape.dtype))
     machine = machine_of((plan.m, plan.n), dtype, folder, run, depth=depth, memory=memory)
     plan = plan.priced(machine, in_file=folder is not None)
-    _warn_if_slow(plan, works, machine, run, in_file=folder is not None)
+    found = _fastest(plan, shape, works, folder, run)
+    if found is plan:
+        _warn_if_slow(plan, works, machine, run, in_file=folder is not None)
+    return found
+
+
+def _fastest(
+    plan: RowPlan,
+    shape: RowShape,
+    works: Sequence[RowWork],
+    folder: Path | None,
+    run: OpenRun,
+) -> RowPlan:
+    """Return the plan with its products on devices that are named or faster; else the host's."""
     named = update_devices(run.options)
     names = named or _accelerator(plan, run)
     if not names or not plan.m or not all(work.device_tiles for work in works):

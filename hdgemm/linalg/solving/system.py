@@ -201,6 +201,7 @@ def _prepared(
     refines: bool,
     in_memory: bool,
 ) -> Iterator[Prepared[Solved]]:
+    """Plan both parts within the memory of `run`; parameters as in `prepare_system`."""
     with ExitStack() as stack:
         rhs = system.rhs
         solution = SolvedColumns.of(rhs, out, run, command, check_finite=system.check_finite)

@@ -67,7 +67,7 @@ def _version(number: int) -> str:
 
 
 def _without_cupy() -> str:
-    """Say what is missing beside CuPy, which alone is of no use without a driver."""
+    """Say that CuPy is missing, and the NVIDIA driver where there is none either."""
     try:
         DriverLibrary.loaded()
     except OSError:
