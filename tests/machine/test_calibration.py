@@ -235,3 +235,12 @@ def test_the_host_s_edges_cost_what_was_measured():
     assert with_figures(HOST, DeviceSpec(), FIGURES).side_half == FIGURES.side_half
     gpu = DeviceSpec("cuda:0", unified=False)
     assert with_figures(H200, gpu, FIGURES).side_half == H200.side_half
+
+
+def test_a_step_of_the_host_costs_what_its_tile_of_c_takes_of_memory():
+    host = with_figures(HOST, DeviceSpec(), FIGURES)
+    kb, area = 256, 1e6
+    multiplying, moving = 2 * area * kb / FIGURES.gemm, 2 * 8 * area / FIGURES.memory
+    assert host.efficiency(1e12, 1e12, kb) == pytest.approx(multiplying / (multiplying + moving))
+    gpu = DeviceSpec("cuda:0", unified=False)
+    assert with_figures(H200, gpu, FIGURES).depth_half == H200.depth_half
