@@ -139,9 +139,7 @@ def with_figures(
     )
     if device.unified:
         gemm = {"float64": figures.gemm, "float32": 2 * figures.gemm}
-        # Each step reads and writes its tile of C once, since no cache holds the tile.
-        depth_half = 8 * figures.gemm / figures.memory
-        machine = replace(machine, gemm=gemm, depth_half=depth_half, side_half=figures.side_half)
+        machine = replace(machine, gemm=gemm, side_half=figures.side_half, moves_c=True)
     return machine
 
 

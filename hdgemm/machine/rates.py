@@ -48,6 +48,9 @@ class Machine:
         ``1 / (1 + depth_half/kb + side_half/mb + side_half/nb)`` of `gemm`.
     memory
         Rate of the host memory bus, reads and writes both counted.
+    moves_c
+        Each step of a product reads and writes its tile of C over the host memory bus, between
+        multiplications. Plans of slabs count that on their own.
     copy
         Rate of one copying stage that runs alone, each byte counted once.
     pcie_up, pcie_down
@@ -74,6 +77,7 @@ class Machine:
     depth_half: float = 1.0
     side_half: float = 2.0
     memory: float = 20e9
+    moves_c: bool = False
     copy: float = 6e9
     pcie_up: float = 12e9
     pcie_down: float = 12e9
@@ -105,11 +109,13 @@ class Machine:
         Sums in half of C's precision are read, and added to C, once for each `exact_terms` of k.
         """
         rate = self.flop_rate(problem.factor_dtype)
-        if not problem.exact_terms:
+        moved = 2 * problem.tile_itemsize("C")
+        if problem.exact_terms:
+            moved += problem.tile_itemsize("A")
+            kb = np.minimum(kb, problem.exact_terms)
+        elif not self.moves_c:
             return rate * self.efficiency(mb, nb, kb)
-        added = 2 * problem.tile_itemsize("C") + problem.tile_itemsize("A")
-        depth = rate * added / (2 * self.memory)
-        kb = np.minimum(kb, problem.exact_terms)
+        depth = rate * moved / (ELEMENT_TYPES[problem.dtype].flops * self.memory)
         return rate / (1 / self.efficiency(mb, nb, kb) + depth / kb)
 
     def efficiency(self, mb: Any, nb: Any, kb: Any) -> Any:

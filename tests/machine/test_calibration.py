@@ -237,10 +237,17 @@ def test_the_host_s_edges_cost_what_was_measured():
     assert with_figures(H200, gpu, FIGURES).side_half == H200.side_half
 
 
-def test_a_step_of_the_host_costs_what_its_tile_of_c_takes_of_memory():
+@pytest.mark.parametrize(("dtype", "flops", "nbytes"), [("float64", 2, 8), ("complex128", 8, 16)])
+def test_a_step_of_the_host_costs_what_its_tile_of_c_takes_of_memory(dtype, flops, nbytes):
     host = with_figures(HOST, DeviceSpec(), FIGURES)
-    kb, area = 256, 1e6
-    multiplying, moving = 2 * area * kb / FIGURES.gemm, 2 * 8 * area / FIGURES.memory
-    assert host.efficiency(1e12, 1e12, kb) == pytest.approx(multiplying / (multiplying + moving))
+    kb, area, problem = 256, 1e24, Problem(1, 1, 1, dtype)
+    multiplying = flops * area * kb / FIGURES.gemm / host.efficiency(1e12, 1e12, kb)
+    moving = 2 * nbytes * area / FIGURES.memory
+    seconds = flops * area * kb / host.kernel_rate(problem, 1e12, 1e12, kb)
+    assert seconds == pytest.approx(multiplying + moving)
+
+
+def test_only_the_host_s_steps_move_c_over_its_memory_bus():
     gpu = DeviceSpec("cuda:0", unified=False)
+    assert not with_figures(H200, gpu, FIGURES).moves_c
     assert with_figures(H200, gpu, FIGURES).depth_half == H200.depth_half
