@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import typer
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Pivoting: TypeAlias = Literal["partial", "tournament"]
 Assumed: TypeAlias = Literal["gen", "pos"]
+
+#: Words before the operands of a product that are as good as none.
+_PRODUCT: Final = ("multiply", "matmul", "gemm")
 
 What = Annotated[
     list[str],
@@ -117,7 +120,9 @@ def command(
         print_result(_over_mpi(what, {"ranks": ranks, **of_ranks}), as_json=as_json)
         return
     _refuse_without_ranks(of_ranks)
-    if _is_routine(what[0]):
+    if what[0] in _PRODUCT and not Path(what[0]).exists():
+        what = what[1:]
+    elif _is_routine(what[0]):
         given: dict[str, Any] = {
             "options": options,
             "out": out or "X.npy",
@@ -127,7 +132,8 @@ def command(
             given["trans"] = 1
         print_result(_of_routine(what, dtype, given), as_json=as_json)
         return
-    _refuse_unknown_routine(what[0])
+    else:
+        _refuse_unknown_routine(what[0])
     product: dict[str, Any] = {
         "beta": args.parse_scalar(beta),
         "c": c,
@@ -184,7 +190,9 @@ def _of_product(
         return plan_shape(*_extents(what), **shape)
     if len(what) == 2 and not all(text.isdecimal() for text in what):
         return plan(*what, **product)
-    raise InputError(f"plan takes three extents M N K or two files A B, got {' '.join(what)!r}")
+    raise InputError(
+        f"the plan of a product takes three extents M N K or two files A B, got {' '.join(what)!r}"
+    )
 
 
 def _over_mpi(what: list[str], given: Mapping[str, Any]) -> MpiPlan:
@@ -215,8 +223,7 @@ def _refuse_unknown_routine(word: str) -> None:
         return
     from hdgemm.linalg.absent_names import instead_of
 
-    # Products have no name here.
-    advice = None if word == "gemm" else instead_of("hdgemm.linalg", word)
+    advice = instead_of("hdgemm.linalg", word)
     raise InputError(
         f"{word} is neither a file nor a routine with a plan{f': use {advice}' if advice else ''}; "
         f"there are plans for {', '.join(planned())}, and for products: M N K, or A B"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LEADING: Final = "linalg.eigsh(a, k) for the leading eigenpairs of a symmetric matrix"
+_LEADING: Final = "hdgemm.linalg.eigsh(a, k) for the leading eigenpairs of a symmetric matrix"
 _MEMORY: Final = "scipy.linalg.{name} on an array that fits in memory"
 #: Modules with names that are looked for in another module.
 _HOMES: Final = ("hdgemm.linalg", "hdgemm.decomposition", "hdgemm")
@@ -24,10 +24,10 @@ ADVICE: Final[Mapping[str, str]] = MappingProxyType(
         "eigh": f"{_LEADING}, or {_MEMORY}",
         "eigvals": f"{_LEADING}, or {_MEMORY}",
         "eigvalsh": f"{_LEADING}, or {_MEMORY}",
-        "ldl": f"linalg.solve(a, b, assume_a='sym') for a system, or {_MEMORY}",
-        "matrix_rank": "linalg.svdvals(a), and count the values above your tolerance",
-        "pinvh": "linalg.pinv(a)",
-        "orth": "linalg.svd(a), whose leading columns of U span the range",
+        "ldl": f"hdgemm.linalg.solve(a, b, assume_a='sym') for a system, or {_MEMORY}",
+        "matrix_rank": "hdgemm.linalg.svdvals(a), and count the values above your tolerance",
+        "pinvh": "hdgemm.linalg.pinv(a)",
+        "orth": "hdgemm.linalg.svd(a), whose leading columns of U span the range",
         "multi_dot": "hdgemm.matmul(a, b) for each product in turn",
         "matrix_power": "hdgemm.matmul(a, a) for each product in turn",
         "matmul": "hdgemm.matmul(a, b)",
@@ -40,10 +40,10 @@ ADVICE: Final[Mapping[str, str]] = MappingProxyType(
         "save": "hdgemm.create(path, ...), and assign to it",
         "empty": "hdgemm.create(path, ...) for a file",
         "zeros": "hdgemm.create(path, ...) for a file",
-        "eigs": "linalg.eigsh(a, k) for a symmetric matrix",
-        "IncrementalPCA": "decomposition.PCA()",
-        "TruncatedSVD": "linalg.svds(a, k)",
-        "matrix_norm": "linalg.norm(a)",
+        "eigs": "hdgemm.linalg.eigsh(a, k) for a symmetric matrix",
+        "IncrementalPCA": "hdgemm.decomposition.PCA()",
+        "TruncatedSVD": "hdgemm.linalg.svds(a, k)",
+        "matrix_norm": "hdgemm.linalg.norm(a)",
     }
 )
 
@@ -73,7 +73,7 @@ def instead_of(module: str, name: str) -> str | None:
         return None
     for home in _HOMES:
         if home != module and name in _names(home):
-            return _qualified(home, name)
+            return f"{home}.{name}"
     if name in ADVICE:
         return ADVICE[name].format(name=name)
     import scipy.linalg
@@ -88,15 +88,10 @@ def _near(module: str, name: str) -> list[str]:
     from difflib import get_close_matches
 
     own = get_close_matches(name, _names(module), n=1, cutoff=_SIMILAR)
-    other = {each: _qualified(home, each) for home in _HOMES for each in _names(home)}
+    other = {each: f"{home}.{each}" for home in _HOMES for each in _names(home)}
     return own or [other[x] for x in get_close_matches(name, other, n=1, cutoff=_SIMILAR)]
 
 
 def _names(module: str) -> list[str]:
     found: list[str] = import_module(module).__all__
     return found
-
-
-def _qualified(home: str, name: str) -> str:
-    """Return a name with its module, as the messages write both."""
-    return f"{home.removeprefix('hdgemm.')}.{name}"

@@ -107,8 +107,10 @@ def matmul_stacked(a: Any, b: Any, out: Any, product2d: Product2D, dtype: Any = 
             f"out is the path {os.fspath(out)}, but a .npy file takes a matrix and this product is "
             "of vectors or stacks: pass an array"
         )
-    if out is not None and not (_is_path(a) or _is_path(b)):
-        check_shape(np.shape(out), _product_shape(a.shape, b.shape), "non-broadcastable out")
+    if not (_is_path(a) or _is_path(b)):
+        shape = _product_shape(a.shape, b.shape)
+        if out is not None:
+            check_shape(np.shape(out), shape, "non-broadcastable out")
     columns, rows = ndim_b == 1, ndim_a == 1
     matrix_a = a[np.newaxis, :] if rows else a
     matrix_b = b[:, np.newaxis] if columns else b
@@ -188,6 +190,14 @@ def _product_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     vector = len(a) == 1, len(b) == 1
     if not any(vector) and len(a) == len(b) == 2 and a[1] == b[0]:
         return a[0], b[1]
+    inner = a[-1], b[0 if vector[1] else -2]
+    if any(vector) and inner[0] != inner[1]:
+        raise InputError(
+            f"a has shape {a} and b has shape {b}: their inner extents, {inner[0]} and {inner[1]}, "
+            "must be equal",
+            a_shape=a,
+            b_shape=b,
+        )
     return _dropped(_stack_shape((1, *a) if vector[0] else a, (*b, 1) if vector[1] else b), vector)
 
 

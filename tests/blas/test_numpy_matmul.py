@@ -1,6 +1,7 @@
 """NumPy's own tests of matmul, run on hdgemm.matmul for the dtypes that it multiplies."""
 
 import itertools
+import re
 import warnings
 
 import numpy as np
@@ -236,9 +237,21 @@ class TestPlain:
     def test_numpys_errors_are_ours(self):
         with pytest.raises(InputError, match=r"a is 2×3 and b is 2×3: the columns of a \(3\)"):
             hdgemm.matmul(np.ones((2, 3)), np.ones((2, 3)))
-        with pytest.raises(InputError, match=r"the rows of b \(2\)"):
+        with pytest.raises(InputError, match=r"inner extents, 3 and 2, must be equal"):
             hdgemm.matmul(np.ones(3), np.ones(2))
         with pytest.raises(InputError, match="b is a scalar"):
             hdgemm.matmul(np.eye(2), np.array(3.0))
         with pytest.raises(InputTypeError, match="Cannot cast"):
             hdgemm.matmul(np.eye(2), np.eye(2), np.zeros((2, 2), int))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "inner"), [(((3,), (4,)), "3 and 4"), (((3,), (4, 5)), "3 and 4"),
+                          (((2, 5, 3), (4,)), "3 and 4")],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float64", "int16"])
+def test_vectors_of_the_wrong_length_are_refused_by_their_own_shapes(shapes, inner, dtype):
+    a, b = (np.ones(shape, dtype) for shape in shapes)
+    text = f"a has shape {shapes[0]} and b has shape {shapes[1]}: their inner extents, {inner}"
+    with pytest.raises(hdgemm.InputError, match=re.escape(text)):
+        hdgemm.matmul(a, b)

@@ -212,7 +212,7 @@ def test_the_plan_of_an_inverse_is_the_plan_that_runs(files):
     assert reports[0].plan == shown.summary()
     assert nonzero(reports[0].moved_bytes) == nonzero(shown.planned_bytes)
     assert f"{N} right-hand sides" in invoke("plan", "inv", str(N)).stdout
-    for name in ("det", "symm", "multiply"):  # they have no plan of their own
+    for name in ("det", "symm"):  # they have no plan of their own
         refused = invoke("plan", name, "1000")
         assert refused.exception.exit_code == 2
         assert re.search(rf"plans for cholesky.* inv.*: not {name}", str(refused.exception))
@@ -466,13 +466,21 @@ def test_every_result_of_svd_needs_a_place(files):
 
 @pytest.mark.parametrize(
     ("words", "text"),
-    [(("eig", "100"), "use linalg.eigsh"), (("gemm",), "M N K, or A B"),
+    [(("eig", "100"), "use hdgemm.linalg.eigsh"),
      (("nothing", "100"), "neither a file nor a routine with a plan; there are plans for cho")],
 )  # fmt: skip
 def test_a_plan_of_an_unknown_routine_lists_the_routines(files, words, text):
     said = str(invoke("plan", *words).exception)
     assert text in said
     assert "svdvals, svd," in said
+
+
+@pytest.mark.parametrize("word", ["multiply", "matmul", "gemm"])
+def test_a_plan_of_a_product_may_name_it(files, word):
+    said = str(invoke("plan", word, "100").exception)
+    assert "three extents M N K or two files A B, got '100'" in said
+    for operands in (("30", "40", "50"), ("A.npy", "A.npy")):
+        assert invoke("plan", word, *operands).output == invoke("plan", *operands).output
 
 
 def test_a_missing_folder_is_made_by_the_command_in_the_error(files):
