@@ -15,7 +15,7 @@ from hdgemm.call.run_sequence import RunSequence
 from hdgemm.errors import InputError
 from hdgemm.linalg.solving.columns import ColumnSolver, solve_columns
 from hdgemm.linalg.solving.triangles import Triangle
-from hdgemm.linalg.storage import open_output
+from hdgemm.linalg.storage import check_no_operand, open_output
 from hdgemm.matrices.triangles import TriangularMatrix
 from hdgemm.product.arguments import as_scalar, flag, result_dtype, trans_flags
 from hdgemm.product.product import Product
@@ -216,6 +216,7 @@ def trsm(
     if rhs.shape[side] != n:
         what = "columns" if side else "rows"
         raise InputError(f"b has shape {rhs.shape}: it needs {n} {what}, as a has")
+    check_no_operand(out, matrix)
     dtype = result_dtype(matrix.dtype, rhs.dtype)
     factor = as_scalar(alpha, dtype, "alpha")
     trans, conj = trans_flags(trans_a, "trans_a")

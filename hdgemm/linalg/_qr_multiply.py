@@ -15,6 +15,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg._checkpoint import Command
 from hdgemm.linalg._q_product import QProduct
 from hdgemm.linalg._qr_factorisation import QrFactorisation
+from hdgemm.linalg.storage import check_no_operand
 from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:
@@ -142,6 +143,8 @@ def prepare(
             matrices={"c": factor},
         )
         shape = (source.shape[0], factor.shape[1]) if left else (factor.shape[0], qr.k)
+        for each in (product_out, r_out):
+            check_no_operand(each, factor)
         output = qr.output(product_out, shape, command=command)
         r_output = qr.output_r(r_out, qr.k)
         conjugates = bool(conjugate) == left

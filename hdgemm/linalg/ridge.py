@@ -25,6 +25,7 @@ from hdgemm.linalg.rows.r_factor import r_and_qb
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
 from hdgemm.linalg.solving.columns import RightHandSides
+from hdgemm.linalg.storage import check_no_operand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -205,6 +206,7 @@ def prepare(
             facts = facts_of("ridge", source.shape, dtype.name, run.options)
             result = None
             if out is not None:
+                check_no_operand(out, rhs.matrix)
                 result = Result.of(out, a, source, (n, p * len(penalties)), dtype, order="F")
             shape = () if np.ndim(alphas) == 0 else (len(penalties),)
             found = _Ridge(rows, rhs, result, (reading, dense), penalties, shape, call, run)

@@ -186,6 +186,7 @@ class Output:
         elif is_location(out):
             out = parse_location(out)
             check_location(out, a, None)
+            check_no_operand(out, source)
             if not out.kind.takes_order:
                 form = form._replace(order="C")
             matrix = _as_described(out, form)
@@ -427,6 +428,22 @@ def _check_out(
         raise InputError(
             "out overlaps an operand without being the same matrix: choose another one"
         )
+
+
+def check_no_operand(out: Any, *operands: StoredMatrix) -> None:
+    """Refuse the location of a result that is an operand's file or array, through links, too."""
+    out = single(out)
+    if not is_location(out) or (where := parse_location(out)).url:
+        return
+    # HDF5 does not read and write one file at once; the arrays of a Zarr store are folders.
+    path = where.path / where.item if where.kind.shared else where.path
+    for each in operands:
+        matrix = each.operand.matrix
+        if overlaps(path, matrix):
+            raise InputError(
+                f"out is the file of an operand, {matrix.name}, which the result would replace: "
+                "choose another out, or overwrite_a=True where the routine has it"
+            )
 
 
 def check_apart(one: OpenOutput, other: OpenOutput) -> None:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import hdgemm
-from hdgemm.durable.journal import Journal
 from hdgemm.linalg import cho_factor, cho_solve, inv, lu_factor, lu_solve, solve, solve_triangular
 from hdgemm.linalg.solving.refinement import NotConvergedError, Refinement
 from tests.linalg.interruption import InterruptedRunError, interrupt_after
@@ -74,25 +73,6 @@ def test_an_interrupted_solve_goes_on_to_the_same_bits(folder, name):
     assert all(report.resumption is not None for report in reports)
     # The last interruptions came after finished slabs or groups, which were not computed again.
     assert reports[-1].resumption.kept > 0
-
-
-def test_a_crash_after_the_rename_loses_no_inverse_that_replaced_its_matrix(folder, monkeypatch):
-    expected = np.array(inv(folder / "A.npy", options=OPTIONS))
-    append = Journal.append
-
-    def crash(journal, records):
-        if ".work" not in journal.path.name and "finished" in records[0]:
-            raise InterruptedRunError
-        append(journal, records)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", crash)
-        with pytest.raises(InterruptedRunError):
-            inv(folder / "A.npy", out=folder / "A.npy", options=OPTIONS, checkpoint=True)
-    for _ in range(2):
-        found = inv(folder / "A.npy", out=folder / "A.npy", options=OPTIONS, checkpoint=True)
-        np.testing.assert_array_equal(found, expected)
-    assert names(folder) == [".A.npy.hdgemm-journal", "A.npy", "B.npy"]
 
 
 def test_a_finished_solve_does_nothing_again(folder):

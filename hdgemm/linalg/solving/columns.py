@@ -17,7 +17,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.planning.solve import SolvePlan, Stream, plan_solve
 from hdgemm.linalg.slabs.slab import Slab, check_finite_slab
 from hdgemm.linalg.solving.triangles import Triangle, TriangleSolver, whole_columns
-from hdgemm.linalg.storage import Output
+from hdgemm.linalg.storage import Output, check_no_operand
 from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stored import StoredMatrix
@@ -120,6 +120,7 @@ class RightHandSides(NamedTuple):
     def place(self, out: Any) -> Any:
         """Return the place of X that the caller gave, an array for a vector as one column."""
         given = single(out)
+        check_no_operand(given, self.matrix)
         vector = self.vector and isinstance(given, np.ndarray) and given.ndim == 1
         return given[:, np.newaxis] if vector else given
 
@@ -187,6 +188,7 @@ class SolvedColumns:
         reserved
             Memory that is held meanwhile.
         """
+        check_no_operand(self.output.out, *(each.matrix for each in solver.triangles))
         if not self.output.new:
             _check_triangles(self.output.matrix, solver)
         recorded, rhs = self.output.recorded_plan(), self.rhs

@@ -23,7 +23,7 @@ from hdgemm.linalg.planning.solve import SINGLE, STEPS
 from hdgemm.linalg.solving.columns import SolvedColumns, check_apart
 from hdgemm.linalg.solving.factors import prepare_cholesky_factor, prepare_lu_factors
 from hdgemm.linalg.solving.refinement import NotConvergedError, Refinement
-from hdgemm.linalg.storage import takes_result
+from hdgemm.linalg.storage import check_no_operand, takes_result
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.triangles import symmetric
@@ -204,6 +204,7 @@ def _prepared(
     """Plan both parts within the memory of `run`; parameters as in `prepare_system`."""
     with ExitStack() as stack:
         rhs = system.rhs
+        check_no_operand(out, system.source)
         solution = SolvedColumns.of(rhs, out, run, command, check_finite=system.check_finite)
         in_double = solution.output.work_file(f".{name}.npy")
         # An earlier run may have found that A must be factored in double precision.
