@@ -12,7 +12,7 @@ from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.fingerprint import unchanged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from hdgemm.matrices.stored import StoredMatrix
 
@@ -28,9 +28,10 @@ def input_unchanged(a: StoredMatrix, out: StoredMatrix) -> Iterator[None]:
 
 
 @contextmanager
-def reads_unchanged(a: StoredMatrix) -> Iterator[None]:
-    """Raise on leaving when the file of A changed meanwhile; the results are in memory."""
-    with unchanged({"A": a.operand}, ArrayMatrix(np.empty((0, 0)))):
+def reads_unchanged(matrices: Mapping[str, StoredMatrix]) -> Iterator[None]:
+    """Raise on leaving when the file of an input changed meanwhile; results are in memory."""
+    operands = {name: matrix.operand for name, matrix in matrices.items()}
+    with unchanged(operands, ArrayMatrix(np.empty((0, 0)))):
         yield
 
 

@@ -15,7 +15,7 @@ from hdgemm.linalg.planning.dense import plan_dense
 from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.rows.checkpoint import RunLimits
 from hdgemm.linalg.rows.krylov import KrylovBasis
-from hdgemm.linalg.rows.products import NormalProduct
+from hdgemm.linalg.rows.products import GatheredProduct, NormalProduct
 from hdgemm.linalg.rows.sums import Norm
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
 from hdgemm.linalg.rows.tsqr import ProjectedTriangle
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from hdgemm.linalg.planning.rows import RowPlan, RowShape
     from hdgemm.linalg.rows.krylov import Choice, RitzPairs
     from hdgemm.linalg.rows.passes import Passes
-    from hdgemm.linalg.rows.products import GatheredProduct
     from hdgemm.linalg.rows.source import TallRows
 
 
@@ -111,7 +110,7 @@ class KrylovIteration:
         apply
             Returns the reducer that computes the operator times a block.
         """
-        plan, rows, count = self.plan, self.rows, 0
+        plan, rows, count, size = self.plan, self.rows, 0, 1.0
         n = rows.a.shape[1]
         basis = KrylovBasis(n, plan.width, plan.basis, rows.dtype, plan.seed, choice)
         while count < plan.passes:
@@ -121,7 +120,8 @@ class KrylovIteration:
             count += 1
             rows = replace(rows, check_finite=False)
             if count == 1 and not _in_range(product.y):
-                rows = self._scaled(passes, rows)
+                size = self._largest(passes, rows)
+                rows = _scaled(rows, size)
                 product = apply(basis.block)
                 passes.reduce(rows, [product], self.application)
             basis.extend(product.y)
@@ -140,6 +140,8 @@ class KrylovIteration:
                 stacklevel=4,
             )
         facts: dict[str, Any] = {"passes": count, "block": plan.width, "residual": residual}
+        if isinstance(product, GatheredProduct):
+            pairs = pairs._replace(values=pairs.values * size)
         if isinstance(product, NormalProduct) and _mixed(pairs.values, rows.dtype):
             try:
                 pairs = self._of_whole_basis(passes, rows, basis, len(pairs.values))
@@ -177,21 +179,26 @@ class KrylovIteration:
         coefficients, values = found.vh[:k].conj().T, found.s[:k] ** 2
         return basis.pairs(values, q @ coefficients, coefficients)
 
-    def _scaled(self, passes: Passes, rows: TallRows) -> TallRows:
-        """Divide A by its largest element, where squares would overflow or underflow."""
-        n = rows.a.shape[1]
-        largest = Norm("max", n)
+    def _largest(self, passes: Passes, rows: TallRows) -> float:
+        """Return the largest absolute value of the rows, 1 for zeros."""
+        largest = Norm("max", rows.a.shape[1])
         folder = folder_of(rows.a)
         reading = rows_for(rows.shape, [largest.work(rows.shape)], folder, self.how)
         passes.reduce(rows, [largest], reading)
-        scale = np.full(n, largest.value or 1.0, np.zeros(0, rows.dtype).real.dtype)
-        return replace(rows, scale=scale if rows.scale is None else scale * rows.scale)
+        return largest.value or 1.0
+
+
+def _scaled(rows: TallRows, size: float) -> TallRows:
+    """Return rows that are divided by a number."""
+    scale = np.full(rows.a.shape[1], size, np.zeros(0, rows.dtype).real.dtype)
+    return replace(rows, scale=scale if rows.scale is None else scale * rows.scale)
 
 
 def _in_range(product: NDArray[Any]) -> bool:
-    """Say whether a product has neither overflowed nor lost digits to underflow."""
+    """Say whether sums of squares of a product neither overflow nor lose digits to underflow."""
     largest, limits = float(np.abs(product).max(initial=0.0)), np.finfo(product.dtype)
-    return bool(limits.tiny / limits.eps < largest < limits.max)
+    least, most = float(limits.tiny) / float(limits.eps), float(limits.max)
+    return bool(least**0.5 < largest < (most / max(1, product.size)) ** 0.5)
 
 
 def _mixing(dtype: np.dtype[Any]) -> float:

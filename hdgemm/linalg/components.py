@@ -371,7 +371,7 @@ def prepare_fit(x: Any, call: Call, request: Request) -> Iterator[Prepared[Compo
         def compute() -> Components:
             with durable_rows(call, place, {"A": source}, decisive) as durable:
                 passes = planned.passes(run, parts, durable)
-                with reads_unchanged(source):
+                with reads_unchanged({"A": source}):
                     found, facts = planned.find(passes)
                 passes.finish(facts)
             return found

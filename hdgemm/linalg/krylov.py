@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
 import numpy as np
 
-from hdgemm.call.input_checks import check_reread, input_unchanged
+from hdgemm.call.input_checks import check_reread
 from hdgemm.call.keywords import Call, DurableKeywords, public_call
 from hdgemm.call.operands import absolute, open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
@@ -485,35 +485,39 @@ class _LeadingTriplets:
             return self._stored(Passes(iteration.how, flops, durable), durable)
 
     def _stored(self, passes: Passes, durable: RowCheckpoint | None) -> Any:
-        pairs, facts = self.iteration.run(passes, NormalProduct, largest)
-        (v,) = passes.keep(lambda: (np.ascontiguousarray(pairs.vectors),))
-        if isinstance(self.final, ValuePlans):
-            return self._values(passes, v, self.final, facts)
+        values = isinstance(self.final, ValuePlans)
+        results, rows = (self.results[1:2], None) if values else (self.results, durable)
         with ExitStack() as stack:
             large = 2 if self.wide else 0
-            targets = open_results(stack, self.results, self.source, rows=durable, large=large)
-            u, s, vh = (target.stored for target in targets)
-            tall = vh.T if self.wide else u
-            found = self._vectors(passes, v, self.final, tall)
-            small = found.vh @ v.conj().T
-            (u.T if self.wide else vh)[:, :] = small
-            s[:, :] = found.s[:, np.newaxis]
+            targets = open_results(stack, results, self.source, rows=rows, large=large)
+            pairs, facts = self.iteration.run(passes, NormalProduct, largest)
+            (v,) = passes.keep(lambda: (np.ascontiguousarray(pairs.vectors),))
+            places = [target.stored for target in targets]
+            if isinstance(self.final, ValuePlans):
+                self._values(passes, v, self.final, places[0])
+            else:
+                self._triplets(passes, v, self.final, places)
             passes.finish(self.facts | facts)
-        u, s, vh = map(Result.value, self.results, targets)
-        return u, s, vh
+        found = tuple(map(Result.value, results, targets))
+        return found[0] if values else found
 
     def _values(
-        self, passes: Passes, v: NDArray[Any], final: ValuePlans, facts: dict[str, Any]
-    ) -> Any:
+        self, passes: Passes, v: NDArray[Any], final: ValuePlans, target: StoredMatrix
+    ) -> None:
         triangle = ProjectedTriangle(v)
         rows = replace(self.iteration.rows, check_finite=False)
-        with ExitStack() as stack:
-            (target,) = open_results(stack, self.results[1:2], self.source)
-            passes.reduce(rows, [triangle], final.reading)
-            s = passes.dense(final.dense, lambda: triangle_values(triangle.r))
-            target.stored[:, :] = s[:, np.newaxis]
-            passes.finish(self.facts | facts)
-        return self.results[1].value(target)
+        passes.reduce(rows, [triangle], final.reading)
+        s = passes.dense(final.dense, lambda: triangle_values(triangle.r))
+        target[:, :] = s[:, np.newaxis]
+
+    def _triplets(
+        self, passes: Passes, v: NDArray[Any], final: _VectorPlans, places: list[StoredMatrix]
+    ) -> None:
+        u, s, vh = places
+        found = self._vectors(passes, v, final, vh.T if self.wide else u)
+        small = found.vh @ v.conj().T
+        (u.T if self.wide else vh)[:, :] = small
+        s[:, :] = found.s[:, np.newaxis]
 
     def _vectors(
         self, passes: Passes, v: NDArray[Any], final: _VectorPlans, target: StoredMatrix
@@ -578,15 +582,16 @@ def prepare_eigsh(
                 return store(Passes(run, application.flops * extents.passes, durable))
 
         def store(passes: Passes) -> Any:
-            pairs, found = iteration.run(passes, lambda q: GatheredProduct(q, n), CHOICES[which])
-            order = np.argsort(pairs.values)
-            v = pairs.vectors[:, order]
-            values = (pairs.values[order][:, np.newaxis], v.conj() if turned else v)
             wanted = results if vectors else results[:1]
             with ExitStack() as stack:
-                targets = [result.opened(stack) for result in wanted]
+                targets = open_results(stack, wanted, source)
+                pairs, found = iteration.run(
+                    passes, lambda q: GatheredProduct(q, n), CHOICES[which]
+                )
+                order = np.argsort(pairs.values)
+                v = pairs.vectors[:, order]
+                values = (pairs.values[order][:, np.newaxis], v.conj() if turned else v)
                 for target, value in zip(targets, values, strict=False):
-                    stack.enter_context(input_unchanged(source, target.stored))
                     target.stored[:, :] = value
                 passes.finish(facts | found)
             returned = [x.value(target) for x, target in zip(wanted, targets, strict=True)]

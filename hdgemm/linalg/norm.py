@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.call.input_checks import reads_unchanged
 from hdgemm.call.keywords import Call, ReportKeywords, public_call
 from hdgemm.call.operands import open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
@@ -145,7 +146,8 @@ def prepare(
         def compute() -> float:
             passes = Passes(run, plan.flops)
             if source.size:
-                passes.reduce(rows, [reducer], plan)
+                with reads_unchanged({"A": source}):
+                    passes.reduce(rows, [reducer], plan)
             passes.finish(facts)
             return reducer.value if source.size else 0.0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hdgemm.call.input_checks import input_unchanged
+from hdgemm.call.input_checks import input_unchanged, reads_unchanged
 from hdgemm.call.keywords import Call, DurableKeywords, public_call
 from hdgemm.call.operands import open_matrix
 from hdgemm.call.plans import JointPlan, facts_of
@@ -257,11 +257,12 @@ class _Ridge:
         with durable_rows(self.call, place, inputs, self._facts()) as durable:
             if durable is not None:
                 durable.begin(self.plans[0])
-            shift = estimated_mean(self.rows.a, self.rows.dtype) if self.rows.ones else None
-            rows = replace(self.rows, shift=shift)
-            found = r_and_qb(rows.shape.n, rows.shape.p, rows.dtype)
             passes = Passes(self.how, flops, durable)
-            passes.reduce(rows, [found], self.plans[0])
+            with reads_unchanged(inputs):
+                shift = estimated_mean(self.rows.a, self.rows.dtype) if self.rows.ones else None
+                rows = replace(self.rows, shift=shift)
+                found = r_and_qb(rows.shape.n, rows.shape.p, rows.dtype)
+                passes.reduce(rows, [found], self.plans[0])
             fit = passes.dense(self.plans[1], lambda: self._fit(found, shift))
             self._store(fit.x)
         passes.finish(facts)

@@ -4,13 +4,14 @@ import errno
 import os
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hdgemm
-from hdgemm import fortran, linalg
+from hdgemm import decomposition, fortran, linalg
 from hdgemm.errors import MatrixIOError
 from hdgemm.linalg import cho_factor, cholesky, lu_factor
 from hdgemm.linalg.slabs import cholesky as cholesky_elimination, slab, slab as input_checks
@@ -270,6 +271,27 @@ def test_a_matrix_that_changes_during_a_run_is_named(tmp_path, call):
         call(*operands, out=tuple(out) if call is linalg.qr else out[0], options=SLABS,
              observer=change)  # fmt: skip
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        linalg.norm,
+        partial(linalg.svds, k=2),
+        partial(linalg.svds, k=2, return_singular_vectors=False),
+        partial(linalg.eigsh, k=2),
+        partial(linalg.ridge, b=np.ones(N), alphas=1.0),
+        partial(decomposition.pca, k=2, svd_solver="krylov"),
+    ],
+)
+def test_a_matrix_that_changes_while_results_are_in_memory_is_named(tmp_path, call):
+    np.save(tmp_path / "A.npy", positive_definite(N, "float64"))
+
+    def change(_event):
+        os.utime(tmp_path / "A.npy", ns=(0, 0))
+
+    with pytest.raises(MatrixIOError, match=r"A \(.*A\.npy\) .* during the run"):
+        call(tmp_path / "A.npy", options=SLABS, observer=change)
 
 
 def test_an_array_that_is_overwritten_is_named():
