@@ -30,7 +30,7 @@ from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.stores import create_matrix, create_scratch, is_stored
 from hdgemm.product.aliasing import overlaps, same_elements
 from hdgemm.product.arguments import check_shape
-from hdgemm.product.target import check_location, is_location, result_at, single
+from hdgemm.product.target import check_location, is_location, replaced_path, result_at, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -433,13 +433,10 @@ def _check_out(
 def check_no_operand(out: Any, *operands: StoredMatrix) -> None:
     """Refuse the location of a result that is an operand's file or array, through links, too."""
     out = single(out)
-    if not is_location(out) or (where := parse_location(out)).url:
-        return
-    # HDF5 does not read and write one file at once; the arrays of a Zarr store are folders.
-    path = where.path / where.item if where.kind.shared else where.path
+    path = replaced_path(parse_location(out)) if is_location(out) else None
     for each in operands:
         matrix = each.operand.matrix
-        if overlaps(path, matrix):
+        if path is not None and overlaps(path, matrix):
             raise InputError(
                 f"out is the file of an operand, {matrix.name}, which the result would replace: "
                 "choose another out, or overwrite_a=True where the routine has it"

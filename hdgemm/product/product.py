@@ -30,9 +30,9 @@ from hdgemm.product.arguments import (
 )
 from hdgemm.product.target import (
     check_location,
-    file_of,
     is_location,
     open_target,
+    replaced_path,
     result_at,
     single,
 )
@@ -117,7 +117,7 @@ class Product:
             target = parse_location(out)
             check_location(target, a, b)
         product = check_product(
-            alpha, left, right, beta, old, place or file_of(target), dtype, whole=whole
+            alpha, left, right, beta, old, place or replaced_path(target), dtype, whole=whole
         )
         if place is not None and old is not None and same_elements(place, old):
             old = place

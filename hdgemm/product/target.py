@@ -57,17 +57,22 @@ def result_at(target: Any) -> Any:
     return open_stored(where) if mapped is None else mapped
 
 
-def file_of(target: Location | None) -> pathlib.Path | None:
-    """Return the file that a target takes whole; None for an item of a store."""
-    return target.path if target is not None and target.kind.whole_file else None
+def replaced_path(target: Location | None) -> pathlib.Path | None:
+    """Return the file of a new matrix, or its folder in a store; None for an object store."""
+    return None if target is None or target.url else target.kind.own_path(target)
 
 
 def check_location(where: Location, a: Any, b: Any) -> None:
-    """Refuse a wrong suffix, and an item of a store that is an operand.
+    """Refuse a wrong suffix, a name of an open file, and an item of a store that is an operand.
 
     Files are compared by `check_product`.
     """
     where.check_suffix()
+    if where.path.is_symlink() and where.path.parent.resolve().match("/proc/*/fd"):
+        raise InputError(
+            f"out is {where.path}, a name of an open file, which a new file does not get: give its "
+            f"path, {where.path.readlink()}"
+        )
     if where.kind.whole_file:
         return
     for operand, what in ((a, "a"), (b, "b")):

@@ -12,7 +12,6 @@ import pytest
 import zarr
 
 import hdgemm
-from hdgemm.linalg import inv
 from hdgemm.matrices import zarr_replacement
 from hdgemm.matrices.stores import create_matrix
 from tests.durable.durable_case import killed
@@ -31,15 +30,6 @@ def update(folder, place, *, durable, restart=False):
     )  # fmt: skip
 
 
-def invert(folder, place, *, durable):
-    """A := A^-1."""
-    out = f"{folder}/{PLACES[place]}"
-    return inv(out, out=out, options=hdgemm.Options(host_memory="20MB"), checkpoint=durable)
-
-
-CALLS = {"update": update, "invert": invert}
-
-
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -53,7 +43,7 @@ EXCHANGED = ("before the exchange", "after the exchange")
 RENAMED = ("between", "before the removal")
 
 
-def killed_call(folder, call, place, durable, moment):
+def killed_call(folder, place, durable, moment):
     """Do a call that is killed around the exchange of names, or the renames in its place."""
     rename, replace = zarr_replacement._rename, Path.replace
 
@@ -72,7 +62,7 @@ def killed_call(folder, call, place, durable, moment):
         Path.replace = between
     elif moment == "before the removal":
         zarr_replacement._consolidate = die
-    CALLS[call](folder, place, durable=durable)
+    update(folder, place, durable=durable)
 
 
 def leftovers(folder):
@@ -101,27 +91,27 @@ def store(folder, place):
         c.write(a)
 
 
-def result(folder, call, place):
+def result(folder, place):
     """Return the result of a call that is not killed, and remove it."""
     store(folder, place)
-    CALLS[call](folder, place, durable=False)
+    update(folder, place, durable=False)
     found = read(folder, place)
     shutil.rmtree(folder / PLACES[place].partition("::")[0])
     return found
 
 
 @pytest.mark.parametrize("moment", RENAMED)
-@pytest.mark.parametrize(("call", "place"), [("update", "array"), ("invert", "item")])
-def test_a_killed_replacement_is_finished_when_the_array_is_opened(folder, call, place, moment):
-    expected = result(folder, call, place)
+@pytest.mark.parametrize("place", ["array", "item"])
+def test_a_killed_replacement_is_finished_when_the_array_is_opened(folder, place, moment):
+    expected = result(folder, place)
     for durable in (False, True):
         store(folder, place)
-        killed(killed_call, folder, call, place, durable, moment)
+        killed(killed_call, folder, place, durable, moment)
         suffixes = {".old", ".part"} if moment == "between" else {".old"}
         assert {Path(name).suffix for name in leftovers(folder)} == suffixes
         if durable:
             # The same command finds its result, and does not apply itself to it.
-            CALLS[call](folder, place, durable=True)
+            update(folder, place, durable=True)
             assert leftovers(folder) == []
         np.testing.assert_array_equal(read(folder, place), expected)
         assert moment != "between" or leftovers(folder) == []
@@ -132,19 +122,17 @@ def test_a_killed_replacement_is_finished_when_the_array_is_opened(folder, call,
 
 @pytest.mark.parametrize("moment", EXCHANGED)
 @pytest.mark.parametrize("durable", [False, True])
-@pytest.mark.parametrize(
-    ("call", "place"), [("update", "array"), ("update", "other suffix"), ("invert", "item")]
-)
-def test_an_array_has_its_name_after_any_kill(folder, call, place, durable, moment):
-    expected = result(folder, call, place)
+@pytest.mark.parametrize("place", list(PLACES))
+def test_an_array_has_its_name_after_any_kill(folder, place, durable, moment):
+    expected = result(folder, place)
     store(folder, place)
-    killed(killed_call, folder, call, place, durable, moment)
+    killed(killed_call, folder, place, durable, moment)
     path = folder / PLACES[place].replace("::", "/")
     found = np.array(zarr.open_array(path, mode="r"))
     old = np.load(folder / "A.npy")
     np.testing.assert_array_equal(found, expected if moment == "after the exchange" else old)
     if durable:
-        CALLS[call](folder, place, durable=True)
+        update(folder, place, durable=True)
         assert leftovers(folder) == []
         np.testing.assert_array_equal(read(folder, place), expected)
     hdgemm.create(f"{folder}/{PLACES[place]}", (3, 3)).close()
@@ -155,7 +143,7 @@ def test_an_array_has_its_name_after_any_kill(folder, call, place, durable, mome
 @pytest.mark.parametrize("moment", EXCHANGED)
 def test_a_run_begun_again_keeps_to_its_own_draft(folder, moment):
     store(folder, "array")
-    killed(killed_call, folder, "update", "array", True, moment)
+    killed(killed_call, folder, "array", True, moment)
     update(folder, "array", durable=True, restart=True)
     assert leftovers(folder) == []
     a = np.load(folder / "A.npy")
@@ -168,7 +156,7 @@ def test_a_killed_run_does_not_go_on_where_another_has_stored_its_result(folder)
     expected = np.full((N, N), 2.0)
     with create_matrix(folder / "C.zarr", (N, N), "f8") as other:
         other.matrix.write(0, 0, expected)
-        killed(killed_call, folder, "update", "array", True, "after the exchange")
+        killed(killed_call, folder, "array", True, "after the exchange")
         other.publish()
     with pytest.raises(hdgemm.errors.InputError, match="was published, and has changed since"):
         update(folder, "array", durable=True)
@@ -178,9 +166,9 @@ def test_a_killed_run_does_not_go_on_where_another_has_stored_its_result(folder)
 
 @pytest.mark.parametrize("place", ["array", "other suffix"])
 def test_a_store_is_found_by_the_call_after_the_kill(folder, place):
-    expected = result(folder, "update", place)
+    expected = result(folder, place)
     store(folder, place)
-    killed(killed_call, folder, "update", place, False, "between")
+    killed(killed_call, folder, place, False, "between")
     assert not (folder / PLACES[place]).exists()
     np.testing.assert_array_equal(read(folder, place), expected)
 
@@ -221,7 +209,7 @@ def consolidated_shapes(folder):
 
 @pytest.mark.parametrize("exchange", [True, False])
 def test_consolidated_metadata_names_no_replaced_array(folder, monkeypatch, exchange):
-    expected = result(folder, "update", "item")
+    expected = result(folder, "item")
     store(folder, "item")
     consolidated(folder)
     if not exchange:

@@ -74,3 +74,34 @@ def test_no_result_replaces_an_operand_in_a_store(tmp_path, monkeypatch, out):
     linalg.solve("s.zarr::A", "s.zarr::B", out="s.zarr::X")
     with hdgemm.open(out) as matrix:
         np.testing.assert_array_equal(matrix.read(), 3 * np.eye(12))
+
+
+@pytest.mark.parametrize("make", ["symlink_to", "hardlink_to"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a, out: hdgemm.matmul(a, np.eye(12), out=out),
+        lambda a, out: linalg.cholesky(a, out=out),
+        lambda a, out: linalg.cov(a, out=out),
+    ],
+)
+def test_no_result_replaces_an_operand_through_links(tmp_path, monkeypatch, make, call):
+    monkeypatch.chdir(tmp_path)
+    for where in ("A.h5::A", "A.zarr"):
+        with hdgemm.create(where, (12, 12)) as matrix:
+            matrix[:] = 3 * np.eye(12)
+    getattr(tmp_path / "L.h5", make)(tmp_path / "A.h5")
+    (tmp_path / "L.zarr").symlink_to("A.zarr")
+    for where, out in (("A.h5::A", "L.h5::A"), ("A.zarr", "L.zarr")):
+        with pytest.raises(InputError, match=r"out (is the file of an operand|overlaps a)"):
+            call(where, out)
+        with hdgemm.open(where) as matrix:
+            np.testing.assert_array_equal(matrix.read(), 3 * np.eye(12))
+
+
+def test_a_name_of_an_open_file_is_no_out(tmp_path):
+    a = 3 * np.eye(12)
+    with (tmp_path / "X.npy").open("wb") as file:
+        for call in (lambda out: hdgemm.matmul(a, a, out=out), lambda o: linalg.inv(a, out=o)):
+            with pytest.raises(InputError, match="a name of an open file"):
+                call(f"/proc/self/fd/{file.fileno()}")
