@@ -20,7 +20,8 @@ from hdgemm.verify import verify
 if TYPE_CHECKING:
     from hdgemm import cluster, decomposition, linalg, mpi
     from hdgemm.blas.products import dgemm, matmul, multiply
-    from hdgemm.blas.rank_update import her2k, herk, syr2k, syrk
+    from hdgemm.blas.rank_2k_update import her2k, syr2k
+    from hdgemm.blas.rank_update import herk, syrk
     from hdgemm.blas.stream import stream
     from hdgemm.blas.symmetric_product import hemm, symm
     from hdgemm.blas.topk import topk
@@ -96,7 +97,7 @@ _LAZY = {
     "execute": ("hdgemm.preflight", "execute"),
     "generated": ("hdgemm.matrices.generated", "generated"),
     "hemm": ("hdgemm.blas.symmetric_product", "hemm"),
-    "her2k": ("hdgemm.blas.rank_update", "her2k"),
+    "her2k": ("hdgemm.blas.rank_2k_update", "her2k"),
     "herk": ("hdgemm.blas.rank_update", "herk"),
     "matmul": ("hdgemm.blas.products", "matmul"),
     "multiply": ("hdgemm.blas.products", "multiply"),
@@ -105,7 +106,7 @@ _LAZY = {
     "plan_gemm": ("hdgemm.preflight", "plan_gemm"),
     "stream": ("hdgemm.blas.stream", "stream"),
     "symm": ("hdgemm.blas.symmetric_product", "symm"),
-    "syr2k": ("hdgemm.blas.rank_update", "syr2k"),
+    "syr2k": ("hdgemm.blas.rank_2k_update", "syr2k"),
     "syrk": ("hdgemm.blas.rank_update", "syrk"),
     "topk": ("hdgemm.blas.topk", "topk"),
     "trmm": ("hdgemm.blas.triangular_product", "trmm"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 
@@ -21,39 +21,49 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from numpy.typing import NDArray
+    from typing_extensions import TypeVar
 
-    from hdgemm.call.keywords import Where, Writable
-    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.call.keywords import Element, Stored, Where, Writable
+    from hdgemm.matrices.tile_function import TileFunction
     from hdgemm.report import Report
+
+    #: A matrix that C is written into; a new array without one.
+    Written = TypeVar("Written", bound=Writable, default=NDArray[Any])
+    #: The same, or a function that takes the tiles of C.
+    Given = TypeVar("Given", bound=Writable | TileFunction, default=NDArray[Any])
 
 #: Multiplications below which a product takes less time than a look at the environment.
 _WORTH_A_LOOK: Final = 10**6
 _PLAIN: Final = Call()
-_T = TypeVar("_T", bound="np.inexact[Any]")
-_Out = TypeVar("_Out", bound="Writable")
 
 
 @overload
 def matmul(
-    a: NDArray[_T],
-    b: NDArray[_T],
+    a: NDArray[Element],
+    b: NDArray[Element],
     out: None = None,
     *,
     dtype: None = None,
-    **run: Unpack[ProductKeywords],
-) -> NDArray[_T]: ...
+    **keywords: Unpack[ProductKeywords],
+) -> NDArray[Element]: ...
 @overload
 def matmul(
-    a: Any, b: Any, out: None = None, *, dtype: Any = None, **run: Unpack[ProductKeywords]
-) -> NDArray[Any]: ...
+    a: Any,
+    b: Any,
+    out: Given | tuple[Given] | None = None,
+    *,
+    dtype: Any = None,
+    **keywords: Unpack[ProductKeywords],
+) -> Given: ...
 @overload
 def matmul(
-    a: Any, b: Any, out: _Out | tuple[_Out], *, dtype: Any = None, **run: Unpack[ProductKeywords]
-) -> _Out: ...
-@overload
-def matmul(
-    a: Any, b: Any, out: Where | tuple[Where], *, dtype: Any = None, **run: Unpack[ProductKeywords]
-) -> NDArray[Any] | StoredMatrix: ...
+    a: Any,
+    b: Any,
+    out: Where | tuple[Where],
+    *,
+    dtype: Any = None,
+    **keywords: Unpack[ProductKeywords],
+) -> Stored: ...
 @public_call(ProductKeywords)
 def matmul(
     a: Any,
@@ -133,18 +143,18 @@ def _multiplied(a: Any, b: Any, out: Any, *, call: Call, dtype: Any) -> Any:
 
 @overload
 def dgemm(
-    alpha: Any,
-    a: Any,
-    b: Any,
+    alpha: NDArray[Element],
+    a: NDArray[Element],
+    b: NDArray[Element],
     beta: Any = 0.0,
-    c: Any = None,
+    c: NDArray[Element] | None = None,
     trans_a: int = False,
     trans_b: int = False,
     overwrite_c: int = False,
     *,
     out: None = None,
-    **run: Unpack[ProductKeywords],
-) -> NDArray[Any]: ...
+    **keywords: Unpack[ProductKeywords],
+) -> NDArray[Element]: ...
 @overload
 def dgemm(
     alpha: Any,
@@ -156,9 +166,9 @@ def dgemm(
     trans_b: int = False,
     overwrite_c: int = False,
     *,
-    out: _Out | tuple[_Out],
-    **run: Unpack[ProductKeywords],
-) -> _Out: ...
+    out: Given | tuple[Given] | None = None,
+    **keywords: Unpack[ProductKeywords],
+) -> Given: ...
 @overload
 def dgemm(
     alpha: Any,
@@ -171,8 +181,8 @@ def dgemm(
     overwrite_c: int = False,
     *,
     out: Where | tuple[Where],
-    **run: Unpack[ProductKeywords],
-) -> NDArray[Any] | StoredMatrix: ...
+    **keywords: Unpack[ProductKeywords],
+) -> Stored: ...
 @public_call(ProductKeywords)
 def dgemm(
     alpha: Any,

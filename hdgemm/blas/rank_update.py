@@ -1,11 +1,11 @@
-"""Rank-k and rank-2k updates of a symmetric or Hermitian C: `syrk`, `herk`, `syr2k`, `her2k`."""
+"""Rank-k updates of a symmetric or Hermitian C, `syrk` and `herk`, and the run of rank-2k ones."""
 
 from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Unpack
 
+    from numpy.typing import NDArray
+
+    from hdgemm.blas.products import Written
+    from hdgemm.call.keywords import Element, Stored, Where
     from hdgemm.matrices.base import Operand
     from hdgemm.progress import Callbacks
 
@@ -44,6 +48,48 @@ _LARGE_FACTOR: Final = 8
 _MIRRORED: Final = 512
 
 
+@overload
+def syrk(
+    alpha: NDArray[Element],
+    a: NDArray[Element],
+    beta: Any = 0.0,
+    c: NDArray[Element] | None = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    symmetric: bool = False,
+    out: None = None,
+    **keywords: Unpack[ReportKeywords],
+) -> NDArray[Element]: ...
+@overload
+def syrk(
+    alpha: Any,
+    a: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    symmetric: bool = False,
+    out: Written | tuple[Written] | None = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Written: ...
+@overload
+def syrk(
+    alpha: Any,
+    a: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    symmetric: bool = False,
+    out: Where | tuple[Where],
+    **keywords: Unpack[ReportKeywords],
+) -> Stored: ...
 @public_call(ReportKeywords)
 def syrk(
     alpha: Any,
@@ -120,9 +166,51 @@ def syrk(
     """
     call = Call.of(**keywords)
     old = beta, c, overwrite_c
-    return _updated("syrk", (alpha, a, a), old, trans, lower, out, call, whole=symmetric)
+    return updated("syrk", (alpha, a, a), old, trans, lower, out, call, whole=symmetric)
 
 
+@overload
+def herk(
+    alpha: NDArray[Element],
+    a: NDArray[Element],
+    beta: Any = 0.0,
+    c: NDArray[Element] | None = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    symmetric: bool = False,
+    out: None = None,
+    **keywords: Unpack[ReportKeywords],
+) -> NDArray[Element]: ...
+@overload
+def herk(
+    alpha: Any,
+    a: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    symmetric: bool = False,
+    out: Written | tuple[Written] | None = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Written: ...
+@overload
+def herk(
+    alpha: Any,
+    a: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    trans: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    symmetric: bool = False,
+    out: Where | tuple[Where],
+    **keywords: Unpack[ReportKeywords],
+) -> Stored: ...
 @public_call(ReportKeywords)
 def herk(
     alpha: Any,
@@ -185,140 +273,10 @@ def herk(
     """
     call = Call.of(**keywords)
     old = beta, c, overwrite_c
-    return _updated("herk", (alpha, a, a), old, trans, lower, out, call, whole=symmetric)
+    return updated("herk", (alpha, a, a), old, trans, lower, out, call, whole=symmetric)
 
 
-@public_call(ReportKeywords)
-def syr2k(
-    alpha: Any,
-    a: Any,
-    b: Any,
-    beta: Any = 0.0,
-    c: Any = None,
-    trans: int = False,
-    lower: int = False,
-    overwrite_c: int = False,
-    *,
-    out: Any = None,
-    **keywords: Unpack[ReportKeywords],
-) -> Any:
-    """Compute one triangle of C := alpha·A·B^T + alpha·B·A^T + beta·C, as SciPy's `dsyr2k`.
-
-    ``trans=1`` computes alpha·A^T·B + alpha·B^T·A. `b` has the shape of `a`; all other arguments,
-    results and errors are as in `syrk`.
-
-    Parameters
-    ----------
-    alpha, beta
-        Numbers, as in `syrk`.
-    a, b
-        Matrices of one shape, n×k, as in `hdgemm.matmul`.
-    c, lower, overwrite_c, out
-        As in `syrk`.
-    trans
-        0: the sum above; 1: alpha·A^T·B + alpha·B^T·A, with A and B k×n.
-    **keywords
-        Keywords of every call, from `options` to `report`.
-
-    Returns
-    -------
-    array
-        As `syrk`.
-
-    Raises
-    ------
-    InputError
-        Arguments that do not fit together; before anything is written.
-    DoesNotFitError
-        When not even single elements fit the memory: `missing` in bytes.
-    CancelledRunError
-        When `cancel` was set; an unfinished C is never published.
-
-    See Also
-    --------
-    her2k : The Hermitian update.
-    syrk : The update of rank k.
-
-    References
-    ----------
-    J. Dongarra, J. Du Croz, S. Hammarling, I. Duff: A set of level 3 basic linear algebra
-    subprograms, 1990.
-
-    Examples
-    --------
-    >>> c = hdgemm.syr2k(1.0, "A.npy", "B.npy", lower=1, out="C.npy")
-    """
-    return _updated(
-        "syr2k", (alpha, a, b), (beta, c, overwrite_c), trans, lower, out, Call.of(**keywords)
-    )
-
-
-@public_call(ReportKeywords)
-def her2k(
-    alpha: Any,
-    a: Any,
-    b: Any,
-    beta: Any = 0.0,
-    c: Any = None,
-    trans: int = False,
-    lower: int = False,
-    overwrite_c: int = False,
-    *,
-    out: Any = None,
-    **keywords: Unpack[ReportKeywords],
-) -> Any:
-    """Compute one triangle of C := alpha·A·B^H + conj(alpha)·B·A^H + beta·C, as SciPy's `zher2k`.
-
-    beta is real. ``trans=2`` computes alpha·A^H·B + conj(alpha)·B^H·A. `b` has the shape of `a`;
-    all other arguments, results and errors are as in `syrk`.
-
-    Parameters
-    ----------
-    alpha, beta
-        alpha is any number, beta is real.
-    a, b
-        n×k, as in `syr2k`.
-    c, lower, overwrite_c, out
-        As in `syrk`.
-    trans
-        0: the sum above; 2: alpha·A^H·B + conj(alpha)·B^H·A, with A and B k×n.
-    **keywords
-        Keywords of every call, from `options` to `report`.
-
-    Returns
-    -------
-    array
-        As `syrk`.
-
-    Raises
-    ------
-    InputError
-        Arguments that do not fit together; before anything is written.
-    DoesNotFitError
-        When not even single elements fit the memory: `missing` in bytes.
-    CancelledRunError
-        When `cancel` was set; an unfinished C is never published.
-
-    See Also
-    --------
-    syr2k : The symmetric update.
-    herk : The update of rank k.
-
-    References
-    ----------
-    J. Dongarra, J. Du Croz, S. Hammarling, I. Duff: A set of level 3 basic linear algebra
-    subprograms, 1990.
-
-    Examples
-    --------
-    >>> c = hdgemm.her2k(1.0, "A.npy", "B.npy", lower=1, out="C.npy")
-    """
-    return _updated(
-        "her2k", (alpha, a, b), (beta, c, overwrite_c), trans, lower, out, Call.of(**keywords)
-    )
-
-
-def _updated(
+def updated(
     name: str,
     factors: tuple[Any, Any, Any],
     old: tuple[Any, Any, int],
@@ -358,7 +316,7 @@ def _prepared(
     *,
     whole: bool = False,
 ) -> Iterator[Prepared[Any]]:
-    """Yield an update, planned; takes the arguments of `_updated`."""
+    """Yield an update, planned; takes the arguments of `updated`."""
     (alpha, a, b), (beta, c, overwrite_c) = factors, old
     below = flag(lower, "lower")
     out = result_place(out, c, a, b, overwrite_c=overwrite_c)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from hdgemm.blas.products import result_place
 from hdgemm.call.compute import compute
@@ -16,7 +16,54 @@ from hdgemm.product.product import Product
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from numpy.typing import NDArray
 
+    from hdgemm.blas.products import Given
+    from hdgemm.call.keywords import Element, Stored, Where
+
+
+@overload
+def symm(
+    alpha: NDArray[Element],
+    a: NDArray[Element],
+    b: NDArray[Element],
+    beta: Any = 0.0,
+    c: NDArray[Element] | None = None,
+    side: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: None = None,
+    **keywords: Unpack[ReportKeywords],
+) -> NDArray[Element]: ...
+@overload
+def symm(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    side: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Given | tuple[Given] | None = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Given: ...
+@overload
+def symm(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    side: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Where | tuple[Where],
+    **keywords: Unpack[ReportKeywords],
+) -> Stored: ...
 @public_call(ReportKeywords)
 def symm(
     alpha: Any,
@@ -81,6 +128,48 @@ def symm(
     return _computed(product, call)
 
 
+@overload
+def hemm(
+    alpha: NDArray[Element],
+    a: NDArray[Element],
+    b: NDArray[Element],
+    beta: Any = 0.0,
+    c: NDArray[Element] | None = None,
+    side: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: None = None,
+    **keywords: Unpack[ReportKeywords],
+) -> NDArray[Element]: ...
+@overload
+def hemm(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    side: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Given | tuple[Given] | None = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Given: ...
+@overload
+def hemm(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    beta: Any = 0.0,
+    c: Any = None,
+    side: int = False,
+    lower: int = False,
+    overwrite_c: int = False,
+    *,
+    out: Where | tuple[Where],
+    **keywords: Unpack[ReportKeywords],
+) -> Stored: ...
 @public_call(ReportKeywords)
 def hemm(
     alpha: Any,

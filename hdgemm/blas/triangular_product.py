@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import numpy as np
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.blas.products import Given, Written
+    from hdgemm.call.keywords import Element, Stored, Where
     from hdgemm.linalg.solving.triangles import TriangleSolver
 
 #: Blocks that a triangle is cut into at most: the zeros that are multiplied are 1/16 of it then.
@@ -33,6 +35,48 @@ _MOST_BLOCKS: Final = 16
 _LEAST_ROWS: Final = 512
 
 
+@overload
+def trmm(
+    alpha: NDArray[Element],
+    a: NDArray[Element],
+    b: NDArray[Element],
+    side: int = False,
+    lower: int = False,
+    trans_a: int = False,
+    diag: int = False,
+    overwrite_b: int = False,
+    *,
+    out: None = None,
+    **keywords: Unpack[ReportKeywords],
+) -> NDArray[Element]: ...
+@overload
+def trmm(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    side: int = False,
+    lower: int = False,
+    trans_a: int = False,
+    diag: int = False,
+    overwrite_b: int = False,
+    *,
+    out: Given | tuple[Given] | None = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Given: ...
+@overload
+def trmm(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    side: int = False,
+    lower: int = False,
+    trans_a: int = False,
+    diag: int = False,
+    overwrite_b: int = False,
+    *,
+    out: Where | tuple[Where],
+    **keywords: Unpack[ReportKeywords],
+) -> Stored: ...
 @public_call(ReportKeywords)
 def trmm(
     alpha: Any,
@@ -146,6 +190,62 @@ def _blocks(product: Product, side: int, *, first: bool, rows: int | None) -> li
     return blocks
 
 
+@overload
+def trsm(
+    alpha: NDArray[Element],
+    a: NDArray[Element],
+    b: NDArray[Element],
+    side: int = False,
+    lower: int = False,
+    trans_a: int = False,
+    diag: int = False,
+    overwrite_b: int = False,
+    *,
+    out: None = None,
+    **keywords: Unpack[ReportKeywords],
+) -> NDArray[Element]: ...
+@overload
+def trsm(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    side: int = False,
+    lower: int = False,
+    trans_a: int = False,
+    diag: int = False,
+    overwrite_b: Literal[False, 0] = False,
+    *,
+    out: Written | tuple[Written] | None = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Written: ...
+@overload
+def trsm(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    side: int = False,
+    lower: int = False,
+    trans_a: int = False,
+    diag: int = False,
+    overwrite_b: Literal[False, 0] = False,
+    *,
+    out: Where | tuple[Where],
+    **keywords: Unpack[ReportKeywords],
+) -> Stored: ...
+@overload
+def trsm(
+    alpha: Any,
+    a: Any,
+    b: Any,
+    side: int = False,
+    lower: int = False,
+    trans_a: int = False,
+    diag: int = False,
+    overwrite_b: int = False,
+    *,
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
+) -> Any: ...
 @public_call(ReportKeywords)
 def trsm(
     alpha: Any,
