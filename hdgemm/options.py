@@ -6,7 +6,7 @@ import numbers
 import operator
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import Any, Final, Literal, Self
@@ -191,7 +191,7 @@ class Options:
     >>> c = hdgemm.matmul("A.npy", "B.npy", out="C.npy", options=options)
     """
 
-    devices: str | tuple[str, ...] = _default("devices")
+    devices: str | Sequence[str] = _default("devices")
     host_memory: float | str | None = _default("host_memory")
     device_memory: float | str | None = _default("device_memory")
     threads: int | None = _default("threads")

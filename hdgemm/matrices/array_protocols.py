@@ -6,14 +6,20 @@ The operations are registered by the module that has them; it is imported at the
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, overload
 
 import numpy as np
 
 from hdgemm.errors import InputTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import TypeAlias
+
+    from numpy.typing import NDArray
+
+    #: Factors that give a product as an array; other libraries may compute theirs themselves.
+    Factor: TypeAlias = "NDArray[Any] | Sequence[Any] | ArrayProtocols"
 
 #: The module that registers the operations.
 _PROVIDER: Final = "hdgemm.array_functions"
@@ -69,12 +75,24 @@ class _OfType:
 class ArrayProtocols:
     """Operators and protocols of NumPy for a matrix that is not in memory."""
 
+    @overload
+    def __matmul__(self, other: Factor) -> NDArray[Any]: ...
+    @overload
+    def __matmul__(self, other: Any) -> Any: ...
     def __matmul__(self, other: Any) -> Any:
         return NotImplemented if _refuses(other) else _operations().multiply(self, other)
 
+    @overload
+    def __rmatmul__(self, other: Factor) -> NDArray[Any]: ...
+    @overload
+    def __rmatmul__(self, other: Any) -> Any: ...
     def __rmatmul__(self, other: Any) -> Any:
         return NotImplemented if _refuses(other) else _operations().multiply(other, self)
 
+    @overload
+    def __mul__(self, other: complex | np.number[Any]) -> NDArray[Any]: ...
+    @overload
+    def __mul__(self, other: Any) -> Any: ...
     def __mul__(self, other: Any) -> Any:
         return NotImplemented if _refuses(other) else np.multiply(self, other)  # type: ignore[call-overload]
 

@@ -20,12 +20,15 @@ from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
+    from types import EllipsisType, TracebackType
+    from typing import SupportsIndex, TypeAlias
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     from hdgemm.matrices.base import Matrix
 
+    #: An index that keeps its axis.
+    Span: TypeAlias = slice | EllipsisType
 
 #: Matrices of so many bytes are read without asking for the memory that is free.
 _SMALL: Final = 16 << 20
@@ -101,7 +104,17 @@ class StoredMatrix(ArrayProtocols):
         return self._view(self._operand.matrix, trans=not self._operand.trans)
 
     @overload
-    def __getitem__(self, key: slice | tuple[slice, slice]) -> StoredMatrix: ...
+    def __getitem__(
+        self, key: Span | tuple[()] | tuple[Span] | tuple[Span, Span]
+    ) -> StoredMatrix: ...
+    @overload
+    def __getitem__(
+        self,
+        key: SupportsIndex
+        | tuple[SupportsIndex]
+        | tuple[SupportsIndex, Span]
+        | tuple[Span, SupportsIndex],
+    ) -> NDArray[Any]: ...
     @overload
     def __getitem__(self, key: Any) -> Any: ...
     def __getitem__(self, key: Any) -> Any:

@@ -108,7 +108,7 @@ class RunLimits(NamedTuple):
     host_memory: int
     threads: int
     block: int | None = None
-    devices: str | tuple[str, ...] = "auto"
+    devices: str | Sequence[str] = "auto"
     device_memory: float | str | None = None
 
     @classmethod
