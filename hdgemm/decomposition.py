@@ -6,7 +6,7 @@ import importlib
 import inspect
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, overload
 
 import numpy as np
 
@@ -29,11 +29,22 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from numpy.typing import NDArray
+    from typing_extensions import TypeVar as DefaultTypeVar
 
+    from hdgemm.blas.products import Written
+    from hdgemm.call.keywords import Place, Stored, Where
     from hdgemm.call.plans import LinearPlan
     from hdgemm.call.prepared import Prepared
     from hdgemm.linalg.components import Components
+    from hdgemm.linalg.results import Vector
     from hdgemm.options import Options
+
+    #: The matrix of the scores, and the matrix of the components.
+    Scores_co = DefaultTypeVar("Scores_co", default=Any, covariant=True)
+    Components_co = DefaultTypeVar("Components_co", default=Any, covariant=True)
+else:
+    Scores_co = TypeVar("Scores_co", covariant=True)
+    Components_co = TypeVar("Components_co", covariant=True)
 
 __all__ = ["PCA", "PrincipalComponents", "pca"]
 
@@ -45,7 +56,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for present
 
 
 @dataclass(frozen=True, slots=True)
-class PrincipalComponents:
+class PrincipalComponents(Generic[Scores_co, Components_co]):
     """Scores and components of m samples of n features.
 
     Attributes
@@ -74,9 +85,9 @@ class PrincipalComponents:
     >>> print(found.explained_variance_ratio.sum())
     """
 
-    scores: Any
-    components: Any
-    mean: Any
+    scores: Scores_co
+    components: Components_co
+    mean: NDArray[Any]
     scale: NDArray[Any] | None
     explained_variance: NDArray[Any]
     explained_variance_ratio: NDArray[Any]
@@ -84,6 +95,58 @@ class PrincipalComponents:
     noise_variance: float
 
 
+@overload
+def pca(
+    x: Any,
+    k: int = 6,
+    *,
+    whiten: bool = False,
+    standardize: bool = False,
+    svd_solver: str = "auto",
+    tol: float = 0.0,
+    seed: int = 0,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> PrincipalComponents[NDArray[Any], NDArray[Any]]: ...
+@overload
+def pca(
+    x: Any,
+    k: int = 6,
+    *,
+    whiten: bool = False,
+    standardize: bool = False,
+    svd_solver: str = "auto",
+    tol: float = 0.0,
+    seed: int = 0,
+    out: tuple[Place, None, Vector],
+    **keywords: Unpack[DurableKeywords],
+) -> PrincipalComponents[Stored, NDArray[Any]]: ...
+@overload
+def pca(
+    x: Any,
+    k: int = 6,
+    *,
+    whiten: bool = False,
+    standardize: bool = False,
+    svd_solver: str = "auto",
+    tol: float = 0.0,
+    seed: int = 0,
+    out: tuple[Place, Place, Vector],
+    **keywords: Unpack[DurableKeywords],
+) -> PrincipalComponents[Stored, Stored]: ...
+@overload
+def pca(
+    x: Any,
+    k: int = 6,
+    *,
+    whiten: bool = False,
+    standardize: bool = False,
+    svd_solver: str = "auto",
+    tol: float = 0.0,
+    seed: int = 0,
+    out: Any = None,
+    **keywords: Unpack[DurableKeywords],
+) -> PrincipalComponents: ...
 @public_call(DurableKeywords)
 def pca(
     x: Any,
@@ -317,6 +380,24 @@ class PCA:
             self._keep(prepared.run(), facts["m"], facts["n"])
         return self
 
+    @overload
+    def fit_transform(
+        self,
+        X: Any,  # noqa: N803
+        y: None = None,
+        *,
+        out: Written | None = None,
+        **keywords: Unpack[ReportKeywords],
+    ) -> Written: ...
+    @overload
+    def fit_transform(
+        self,
+        X: Any,  # noqa: N803
+        y: None = None,
+        *,
+        out: Where,
+        **keywords: Unpack[ReportKeywords],
+    ) -> Stored: ...
     @public_call(ReportKeywords)
     def fit_transform(
         self,
@@ -329,6 +410,16 @@ class PCA:
         """Find the components, and return the scores of the same samples; see `transform`."""
         return self.fit(X, y, **keywords).transform(X, out=out, **keywords)
 
+    @overload
+    def transform(
+        self,
+        X: Any,  # noqa: N803
+        *,
+        out: Written | None = None,
+        **keywords: Unpack[ReportKeywords],
+    ) -> Written: ...
+    @overload
+    def transform(self, X: Any, *, out: Where, **keywords: Unpack[ReportKeywords]) -> Stored: ...  # noqa: N803
     @public_call(ReportKeywords)
     def transform(self, X: Any, *, out: Any = None, **keywords: Unpack[ReportKeywords]) -> Any:  # noqa: N803 - scikit-learn's
         """Return the scores ``(X - mean_)·components_^T`` (m×k), in one pass.
@@ -348,6 +439,22 @@ class PCA:
         w = self.components_.T / self._deviations()
         return self._product(X, w, (self.mean_, self.scale_), out, keywords, "transform")
 
+    @overload
+    def inverse_transform(
+        self,
+        X: Any,  # noqa: N803
+        *,
+        out: Written | None = None,
+        **keywords: Unpack[ReportKeywords],
+    ) -> Written: ...
+    @overload
+    def inverse_transform(
+        self,
+        X: Any,  # noqa: N803
+        *,
+        out: Where,
+        **keywords: Unpack[ReportKeywords],
+    ) -> Stored: ...
     @public_call(ReportKeywords)
     def inverse_transform(
         self,

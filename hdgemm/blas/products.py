@@ -143,7 +143,7 @@ def _multiplied(a: Any, b: Any, out: Any, *, call: Call, dtype: Any) -> Any:
 
 @overload
 def dgemm(
-    alpha: NDArray[Element],
+    alpha: Any,
     a: NDArray[Element],
     b: NDArray[Element],
     beta: Any = 0.0,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @overload
 def syr2k(
-    alpha: NDArray[Element],
+    alpha: Any,
     a: NDArray[Element],
     b: NDArray[Element],
     beta: Any = 0.0,
@@ -125,7 +125,7 @@ def syr2k(
 
 @overload
 def her2k(
-    alpha: NDArray[Element],
+    alpha: Any,
     a: NDArray[Element],
     b: NDArray[Element],
     beta: Any = 0.0,

@@ -50,7 +50,7 @@ _MIRRORED: Final = 512
 
 @overload
 def syrk(
-    alpha: NDArray[Element],
+    alpha: Any,
     a: NDArray[Element],
     beta: Any = 0.0,
     c: NDArray[Element] | None = None,
@@ -171,7 +171,7 @@ def syrk(
 
 @overload
 def herk(
-    alpha: NDArray[Element],
+    alpha: Any,
     a: NDArray[Element],
     beta: Any = 0.0,
     c: NDArray[Element] | None = None,

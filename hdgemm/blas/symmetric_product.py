@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @overload
 def symm(
-    alpha: NDArray[Element],
+    alpha: Any,
     a: NDArray[Element],
     b: NDArray[Element],
     beta: Any = 0.0,
@@ -130,7 +130,7 @@ def symm(
 
 @overload
 def hemm(
-    alpha: NDArray[Element],
+    alpha: Any,
     a: NDArray[Element],
     b: NDArray[Element],
     beta: Any = 0.0,

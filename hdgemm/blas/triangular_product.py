@@ -37,7 +37,7 @@ _LEAST_ROWS: Final = 512
 
 @overload
 def trmm(
-    alpha: NDArray[Element],
+    alpha: Any,
     a: NDArray[Element],
     b: NDArray[Element],
     side: int = False,
@@ -192,7 +192,7 @@ def _blocks(product: Product, side: int, *, first: bool, rows: int | None) -> li
 
 @overload
 def trsm(
-    alpha: NDArray[Element],
+    alpha: Any,
     a: NDArray[Element],
     b: NDArray[Element],
     side: int = False,

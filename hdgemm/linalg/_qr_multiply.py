@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -22,9 +22,51 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Unpack
 
+    from numpy.typing import NDArray
+
+    from hdgemm.call.keywords import Place, Source, Stored
     from hdgemm.matrices.stored import StoredMatrix
 
 
+@overload
+def qr_multiply(
+    a: Source,
+    c: Any,
+    mode: str = "right",
+    pivoting: bool = False,
+    conjugate: bool = False,
+    overwrite_a: bool = False,
+    overwrite_c: bool = False,
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[NDArray[Any], NDArray[Any]]: ...
+@overload
+def qr_multiply(
+    a: Source,
+    c: Any,
+    mode: str = "right",
+    pivoting: bool = False,
+    conjugate: bool = False,
+    overwrite_a: bool = False,
+    overwrite_c: bool = False,
+    *,
+    out: tuple[Place, Place],
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Stored, Stored]: ...
+@overload
+def qr_multiply(
+    a: Any,
+    c: Any,
+    mode: str = "right",
+    pivoting: bool = False,
+    conjugate: bool = False,
+    overwrite_a: bool = False,
+    overwrite_c: bool = False,
+    *,
+    out: Any = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Any, Any]: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def qr_multiply(
     a: Any,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.call.keywords import Place, Source, Stored
     from hdgemm.linalg._checkpoint import SlabCheckpoint
     from hdgemm.linalg.solving.factors import LU
     from hdgemm.linalg.storage import OpenOutput
@@ -35,6 +36,61 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.plan import Stage
 
 
+@overload
+def lu(
+    a: Source,
+    permute_l: Literal[False] = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    p_indices: bool = False,
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]: ...
+@overload
+def lu(
+    a: Source,
+    permute_l: Literal[False] = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    p_indices: bool = False,
+    *,
+    out: tuple[Place, Place],
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[NDArray[Any], Stored, Stored]: ...
+@overload
+def lu(
+    a: Source,
+    permute_l: Literal[True],
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    p_indices: bool = False,
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[NDArray[Any], NDArray[Any]]: ...
+@overload
+def lu(
+    a: Source,
+    permute_l: Literal[True],
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    p_indices: bool = False,
+    *,
+    out: tuple[Place, Place],
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Stored, Stored]: ...
+@overload
+def lu(
+    a: Any,
+    permute_l: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    p_indices: bool = False,
+    *,
+    out: tuple[Any, Any] | None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Any, ...]: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def lu(
     a: Any,

@@ -200,6 +200,46 @@ def cholesky(
         return prepared.run()
 
 
+@overload
+def cho_factor(
+    a: NDArray[Element],
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> CholeskyFactor[NDArray[Element]]: ...
+@overload
+def cho_factor(
+    a: Any,
+    lower: bool = False,
+    overwrite_a: Literal[False] = False,
+    check_finite: bool = True,
+    *,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> CholeskyFactor[NDArray[Any]]: ...
+@overload
+def cho_factor(
+    a: Any,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    out: Out,
+    **keywords: Unpack[DurableKeywords],
+) -> CholeskyFactor[Out]: ...
+@overload
+def cho_factor(
+    a: Any,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    out: Where | None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> CholeskyFactor[Stored]: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def cho_factor(
     a: Any,

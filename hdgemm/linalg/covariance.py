@@ -30,12 +30,26 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.call.keywords import Out, Source, Stored, Where
+    from hdgemm.call.keywords import Element, Out, Source, Stored, Where
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.rows import RowPlan
     from hdgemm.matrices.stored import StoredMatrix
 
 
+@overload
+def cov(
+    a: NDArray[Element],
+    y: Any = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: int | None = None,
+    fweights: Any = None,
+    aweights: Any = None,
+    *,
+    dtype: None = None,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Element]: ...
 @overload
 def cov(
     a: Source,
@@ -191,6 +205,16 @@ def cov(
     return found if out is not None else found.squeeze()
 
 
+@overload
+def corrcoef(
+    a: NDArray[Element],
+    y: Any = None,
+    rowvar: bool = True,
+    *,
+    dtype: None = None,
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Element]: ...
 @overload
 def corrcoef(
     a: Source,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -13,18 +13,39 @@ from hdgemm.linalg.factored_solve import open_cholesky
 from hdgemm.linalg.solving.factors import diagonal, is_cholesky, prepare_lu_factors
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import TypeAlias, Unpack
 
     from numpy.typing import NDArray
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    #: An array with a real determinant.
+    Real: TypeAlias = NDArray[np.floating[Any] | np.integer[Any] | np.bool]
+    Sign_co = DefaultTypeVar("Sign_co", bound=complex, default=complex, covariant=True)
+else:
+    Sign_co = TypeVar("Sign_co", bound=complex, covariant=True)
 
 
-class SlogdetResult(NamedTuple):
+class SlogdetResult(NamedTuple, Generic[Sign_co]):
     """Sign, or complex number of magnitude 1, and natural logarithm of the magnitude."""
 
-    sign: complex
+    sign: Sign_co
     logabsdet: float
 
 
+@overload
+def det(
+    a: Real,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    **keywords: Unpack[ReportKeywords],
+) -> float: ...
+@overload
+def det(
+    a: Any,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    **keywords: Unpack[ReportKeywords],
+) -> complex: ...
 @public_call(ReportKeywords, callers_arrays=True)
 def det(
     a: Any,
@@ -80,6 +101,16 @@ def det(
         return sign * float(np.ldexp(mantissa, exponent))
 
 
+@overload
+def slogdet(
+    a: Real,
+    **keywords: Unpack[ReportKeywords],
+) -> SlogdetResult[float]: ...
+@overload
+def slogdet(
+    a: Any,
+    **keywords: Unpack[ReportKeywords],
+) -> SlogdetResult: ...
 @public_call(ReportKeywords, callers_arrays=True)
 def slogdet(
     a: Any,

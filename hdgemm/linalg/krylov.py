@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.linalg.results import Vector
     from hdgemm.linalg.rows.checkpoint import RowCheckpoint
     from hdgemm.matrices.stored import StoredMatrix
 
@@ -74,9 +75,23 @@ def svds(
     *,
     block: int | None = None,
     seed: int = 0,
-    out: tuple[Place, Place, Place],
+    out: tuple[Place, Vector, None],
     **keywords: Unpack[DurableKeywords],
-) -> tuple[Stored, Stored, Stored]: ...
+) -> tuple[Stored, NDArray[Any], NDArray[Any]]: ...
+@overload
+def svds(
+    a: Source,
+    k: int = 6,
+    tol: float = 0.0,
+    which: str = "LM",
+    maxiter: int | None = None,
+    return_singular_vectors: Literal[True] = True,
+    *,
+    block: int | None = None,
+    seed: int = 0,
+    out: tuple[Place, Vector, Place],
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Stored, NDArray[Any], Stored]: ...
 @overload
 def svds(
     a: Source,
@@ -88,23 +103,9 @@ def svds(
     return_singular_vectors: Literal[False],
     block: int | None = None,
     seed: int = 0,
-    out: None = None,
+    out: Vector = None,
     **keywords: Unpack[DurableKeywords],
 ) -> NDArray[Any]: ...
-@overload
-def svds(
-    a: Source,
-    k: int = 6,
-    tol: float = 0.0,
-    which: str = "LM",
-    maxiter: int | None = None,
-    *,
-    return_singular_vectors: Literal[False],
-    block: int | None = None,
-    seed: int = 0,
-    out: Place,
-    **keywords: Unpack[DurableKeywords],
-) -> Stored: ...
 @overload
 def svds(
     a: Any,
@@ -249,9 +250,9 @@ def eigsh(
     *,
     block: int | None = None,
     seed: int = 0,
-    out: tuple[Place, Place],
+    out: tuple[Vector, Place],
     **keywords: Unpack[DurableKeywords],
-) -> tuple[Stored, Stored]: ...
+) -> tuple[NDArray[Any], Stored]: ...
 @overload
 def eigsh(
     a: Source,
@@ -263,23 +264,9 @@ def eigsh(
     return_eigenvectors: Literal[False],
     block: int | None = None,
     seed: int = 0,
-    out: None = None,
+    out: Vector = None,
     **keywords: Unpack[DurableKeywords],
 ) -> NDArray[Any]: ...
-@overload
-def eigsh(
-    a: Source,
-    k: int = 6,
-    which: str = "LM",
-    maxiter: int | None = None,
-    tol: float = 0.0,
-    *,
-    return_eigenvectors: Literal[False],
-    block: int | None = None,
-    seed: int = 0,
-    out: Place,
-    **keywords: Unpack[DurableKeywords],
-) -> Stored: ...
 @overload
 def eigsh(
     a: Any,

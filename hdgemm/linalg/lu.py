@@ -6,7 +6,7 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 from scipy.linalg import LinAlgWarning
@@ -37,12 +37,57 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hdgemm.call.keywords import Element, Out, Stored, Where
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.slabs.lu import Elimination
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.tasks.algorithms import Factorised
 
 
+@overload
+def lu_factor(
+    a: NDArray[Element],
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    pivoting: str = "partial",
+    strategy: str = "hybrid",
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> LUFactors[NDArray[Element]]: ...
+@overload
+def lu_factor(
+    a: Any,
+    overwrite_a: Literal[False] = False,
+    check_finite: bool = True,
+    *,
+    pivoting: str = "partial",
+    strategy: str = "hybrid",
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> LUFactors[NDArray[Any]]: ...
+@overload
+def lu_factor(
+    a: Any,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    pivoting: str = "partial",
+    strategy: str = "hybrid",
+    out: Out,
+    **keywords: Unpack[DurableKeywords],
+) -> LUFactors[Out]: ...
+@overload
+def lu_factor(
+    a: Any,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    pivoting: str = "partial",
+    strategy: str = "hybrid",
+    out: Where | None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> LUFactors[Stored]: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def lu_factor(
     a: Any,

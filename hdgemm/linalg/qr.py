@@ -31,13 +31,16 @@ from hdgemm.product.target import is_location, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Unpack
+    from typing import TypeAlias, Unpack
 
     from numpy.typing import NDArray
 
     from hdgemm.call.keywords import Place, Source, Stored, Where
     from hdgemm.linalg.planning.rows import RowPlan
     from hdgemm.matrices.stored import StoredMatrix
+
+    #: The place of a result that is no new array.
+    Destination: TypeAlias = NDArray[Any] | StoredMatrix | Where
 
 
 @overload
@@ -53,6 +56,32 @@ def qr(
     out: None = None,
     **keywords: Unpack[DurableKeywords],
 ) -> tuple[NDArray[Any], NDArray[Any]]: ...
+@overload
+def qr(
+    a: Source,
+    overwrite_a: bool = False,
+    lwork: int | None = None,
+    mode: Literal["full", "economic"] = "full",
+    pivoting: bool = False,
+    check_finite: bool = True,
+    *,
+    strategy: str = "hybrid",
+    out: tuple[None, Destination],
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[NDArray[Any], Stored]: ...
+@overload
+def qr(
+    a: Source,
+    overwrite_a: bool = False,
+    lwork: int | None = None,
+    mode: Literal["full", "economic"] = "full",
+    pivoting: bool = False,
+    check_finite: bool = True,
+    *,
+    strategy: str = "hybrid",
+    out: tuple[Place, None],
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Stored, NDArray[Any]]: ...
 @overload
 def qr(
     a: Source,
@@ -104,7 +133,7 @@ def qr(
     strategy: str = "hybrid",
     out: None = None,
     **keywords: Unpack[DurableKeywords],
-) -> tuple[QRFactors, NDArray[Any]]: ...
+) -> tuple[QRFactors[NDArray[Any]], NDArray[Any]]: ...
 @overload
 def qr(
     a: Source,
@@ -115,9 +144,9 @@ def qr(
     pivoting: bool = False,
     check_finite: bool = True,
     strategy: str = "hybrid",
-    out: None = None,
+    out: tuple[Place, None] | None = None,
     **keywords: Unpack[DurableKeywords],
-) -> tuple[QRFactors, NDArray[Any] | None]: ...
+) -> tuple[QRFactors[Stored], NDArray[Any] | None]: ...
 @overload
 def qr(
     a: Source,
@@ -128,9 +157,9 @@ def qr(
     pivoting: bool = False,
     check_finite: bool = True,
     strategy: str = "hybrid",
-    out: tuple[Place, Place],
+    out: tuple[Place, Destination],
     **keywords: Unpack[DurableKeywords],
-) -> tuple[QRFactors, Stored]: ...
+) -> tuple[QRFactors[Stored], Stored]: ...
 @overload
 def qr(
     a: Source,
@@ -141,9 +170,9 @@ def qr(
     pivoting: bool = False,
     check_finite: bool = True,
     strategy: str = "hybrid",
-    out: NDArray[Any] | StoredMatrix | Where,
+    out: Destination,
     **keywords: Unpack[DurableKeywords],
-) -> tuple[QRFactors, None]: ...
+) -> tuple[QRFactors[Stored], None]: ...
 @overload
 def qr(
     a: Any,

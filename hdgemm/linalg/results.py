@@ -17,9 +17,16 @@ from hdgemm.product.target import single
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
+    from typing import TypeAlias
 
+    from numpy.typing import NDArray
+
+    from hdgemm.call.keywords import Where
     from hdgemm.linalg.rows.checkpoint import RowCheckpoint
     from hdgemm.linalg.storage import OpenOutput
+
+    #: The place of a vector that is returned as an array.
+    Vector: TypeAlias = NDArray[Any] | Where | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -28,10 +28,11 @@ from hdgemm.linalg.solving.columns import RightHandSides
 from hdgemm.linalg.storage import check_no_operand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Unpack
+    from collections.abc import Iterator, Sequence
+    from typing import TypeAlias, Unpack
 
     from numpy.typing import NDArray
+    from typing_extensions import TypeVar as DefaultTypeVar
 
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
@@ -39,8 +40,14 @@ if TYPE_CHECKING:
     from hdgemm.linalg.rows.r_factor import RFactor
     from hdgemm.linalg.rows.tsqr import Triangle
 
+    #: Numbers of each column of b, or the number of a vector b.
+    Numbers: TypeAlias = np.inexact[Any] | NDArray[Any]
+    Values_co = DefaultTypeVar("Values_co", default=Any, covariant=True)
+else:
+    Values_co = TypeVar("Values_co", covariant=True)
 
-class RidgeFit(NamedTuple):
+
+class RidgeFit(NamedTuple, Generic[Values_co]):
     """What `ridge` returns; the first axis of each array counts several alphas.
 
     Parameters
@@ -72,13 +79,37 @@ class RidgeFit(NamedTuple):
     """
 
     x: NDArray[Any]
-    intercept: Any
-    residues: Any
-    degrees_of_freedom: Any
+    intercept: Values_co
+    residues: Values_co
+    degrees_of_freedom: Values_co
     standard_errors: NDArray[Any]
-    r2: Any
+    r2: Values_co
 
 
+@overload
+def ridge(
+    a: Any,
+    b: Any,
+    alphas: Sequence[float] | NDArray[Any],
+    *,
+    intercept: bool = False,
+    weights: Any = None,
+    check_finite: bool = True,
+    out: Any = None,
+    **keywords: Unpack[DurableKeywords],
+) -> RidgeFit[NDArray[Any]]: ...
+@overload
+def ridge(
+    a: Any,
+    b: Any,
+    alphas: Any = 0.0,
+    *,
+    intercept: bool = False,
+    weights: Any = None,
+    check_finite: bool = True,
+    out: Any = None,
+    **keywords: Unpack[DurableKeywords],
+) -> RidgeFit[Numbers]: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def ridge(
     a: Any,

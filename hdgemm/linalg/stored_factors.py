@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -29,8 +29,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+    from typing_extensions import TypeVar as DefaultTypeVar
 
     from hdgemm.matrices.base import Matrix
+
+    #: The matrix of a factorisation: an array, or a stored matrix.
+    Factor_co = DefaultTypeVar("Factor_co", default=Any, covariant=True)
+else:
+    Factor_co = TypeVar("Factor_co", covariant=True)
 
 _FORMAT: Final = 1
 #: Members of a description that have members.
@@ -39,7 +45,7 @@ _RECORDS: Final = ("facts", "arrays", "matrix")
 _HEADER: Final = 4096
 
 
-class LUFactors(NamedTuple):
+class LUFactors(NamedTuple, Generic[Factor_co]):
     """What `lu_factor` returns, and `lu_solve` takes, SciPy's too.
 
     Parameters
@@ -60,11 +66,11 @@ class LUFactors(NamedTuple):
     >>> x = hdgemm.linalg.lu_solve(factors, b)
     """
 
-    lu: Any
+    lu: Factor_co
     piv: NDArray[np.int64]
 
 
-class CholeskyFactor(NamedTuple):
+class CholeskyFactor(NamedTuple, Generic[Factor_co]):
     """What `cho_factor` returns, and `cho_solve` takes.
 
     Parameters
@@ -85,11 +91,11 @@ class CholeskyFactor(NamedTuple):
     >>> x = hdgemm.linalg.cho_solve(factor, b)
     """
 
-    c: Any
+    c: Factor_co
     lower: bool
 
 
-class QRFactors(NamedTuple):
+class QRFactors(NamedTuple, Generic[Factor_co]):
     """Reflectors and their factors, as ``qr(mode="raw")`` returns them first.
 
     Parameters
@@ -112,7 +118,7 @@ class QRFactors(NamedTuple):
     (300,)
     """
 
-    qr: Any
+    qr: Factor_co
     tau: NDArray[Any]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -36,16 +36,49 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hdgemm.call.keywords import Place, Source, Stored
+    from hdgemm.call.keywords import Out, Place, Source, Stored, Where
     from hdgemm.call.run import OpenRun
     from hdgemm.linalg.planning.dense import DensePlan
     from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.linalg.results import Vector
     from hdgemm.matrices.stored import StoredMatrix
 
 _DRIVERS: Final = ("gesdd", "gesvd")
 _METHODS: Final = ("tsqr", "gram")
+#: A real dtype, which the singular values keep.
+Real = TypeVar("Real", np.float32, np.float64)
 
 
+@overload
+def svdvals(
+    a: NDArray[Real],
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    method: str = "tsqr",
+    out: None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Real]: ...
+@overload
+def svdvals(
+    a: Any,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    method: str = "tsqr",
+    out: Out,
+    **keywords: Unpack[DurableKeywords],
+) -> Out: ...
+@overload
+def svdvals(
+    a: Any,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    method: str = "tsqr",
+    out: Where | None = None,
+    **keywords: Unpack[DurableKeywords],
+) -> NDArray[Any]: ...
 @public_call(DurableKeywords, callers_arrays=True)
 def svdvals(
     a: Any,
@@ -55,7 +88,7 @@ def svdvals(
     method: str = "tsqr",
     out: Any = None,
     **keywords: Unpack[DurableKeywords],
-) -> NDArray[Any]:
+) -> Any:
     """Return the singular values of an m×n matrix, in descending order; A is read once.
 
     Parameters
@@ -134,9 +167,21 @@ def svd(
     check_finite: bool = True,
     lapack_driver: str = "gesdd",
     *,
-    out: tuple[Place, Place, Place],
+    out: tuple[Place, Vector, None],
     **keywords: Unpack[DurableKeywords],
-) -> tuple[Stored, Stored, Stored]: ...
+) -> tuple[Stored, NDArray[Any], NDArray[Any]]: ...
+@overload
+def svd(
+    a: Source,
+    full_matrices: bool = False,
+    compute_uv: Literal[True] = True,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+    *,
+    out: tuple[Place, Vector, Place],
+    **keywords: Unpack[DurableKeywords],
+) -> tuple[Stored, NDArray[Any], Stored]: ...
 @overload
 def svd(
     a: Source,
@@ -146,21 +191,9 @@ def svd(
     overwrite_a: bool = False,
     check_finite: bool = True,
     lapack_driver: str = "gesdd",
-    out: None = None,
+    out: Vector = None,
     **keywords: Unpack[DurableKeywords],
 ) -> NDArray[Any]: ...
-@overload
-def svd(
-    a: Source,
-    full_matrices: bool = False,
-    *,
-    compute_uv: Literal[False],
-    overwrite_a: bool = False,
-    check_finite: bool = True,
-    lapack_driver: str = "gesdd",
-    out: Place,
-    **keywords: Unpack[DurableKeywords],
-) -> Stored: ...
 @overload
 def svd(
     a: Any,
