@@ -23,6 +23,7 @@ from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import StoredProduct, product_work
 from hdgemm.linalg.rows.source import TallRows
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -307,6 +308,7 @@ class PCA:
     n_features_in_: int
     n_samples_: int
 
+    @refuses_unknown
     def __init__(
         self,
         n_components: float | None = None,

@@ -17,6 +17,7 @@ from hdgemm.options import STRATEGIES, Options
 from hdgemm.pipeline.devices.registry import list_devices
 from hdgemm.run.operand_paths import ReachesHostMemory
 from hdgemm.run.session import Session
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     import threading
@@ -81,6 +82,7 @@ class DeviceCheck:
         return {**asdict(self), "passed": self.passed}
 
 
+@refuses_unknown
 def check_device(
     name: str,
     *,

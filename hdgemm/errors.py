@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.units import format_size, round_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class HdgemmError(Exception):
@@ -164,6 +167,15 @@ class CancelledRunError(HdgemmError):
     """
 
     exit_code = 130
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that a misspelt one is most similar to, whatever its case and underscores."""
+    from difflib import get_close_matches
+
+    plain = {each.replace("_", "").casefold(): each for each in known}
+    near = get_close_matches(name.replace("_", "").casefold(), plain, n=1)
+    return plain[near[0]] if near else None
 
 
 #: The extra of this package that installs a library, by the library's module.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import Any, Final, Literal, Self
 
-from hdgemm.errors import InputError, InputTypeError
+from hdgemm.errors import InputError, InputTypeError, nearest_name
 from hdgemm.tables import Table
 from hdgemm.units import format_size
 
@@ -133,10 +133,8 @@ def _refuses_unknown(options: type[Any]) -> type[Any]:
     @wraps(assign)
     def __init__(self: Any, *args: Any, **given: Any) -> None:  # noqa: N807 - replaces it
         if unknown := sorted(given.keys() - BUILT_IN.keys()):
-            from difflib import get_close_matches
-
-            near = get_close_matches(unknown[0], BUILT_IN, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            near = nearest_name(unknown[0], BUILT_IN)
+            hint = f"did you mean {near}? " if near else ""
             raise InputTypeError(
                 f"there is no option {', '.join(unknown)}: {hint}see hdgemm.Options"
             )

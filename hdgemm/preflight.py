@@ -17,6 +17,7 @@ from hdgemm.product.arguments import stored_dtype
 from hdgemm.product.product import Product
 from hdgemm.run.members import names_for, plan_members, preflight
 from hdgemm.run.session import session_for
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hdgemm.run.session import Session
 
 
+@refuses_unknown
 def plan(
     a: Any,
     b: Any,
@@ -99,6 +101,7 @@ def plan(
             return Plans(preflight(product, chosen, opened))
 
 
+@refuses_unknown
 def plan_gemm(
     m: int, n: int, k: int, dtype: str = "float64", options: Options | None = None
 ) -> Plan:

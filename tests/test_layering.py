@@ -25,6 +25,7 @@ LEVELS = {
     "routines": 0,
     "tables": 0,
     "units": 0,
+    "unknown_keywords": 0,
     "machine.limits": 0,
     "machine.cache": 0,
     "matrices": 1,

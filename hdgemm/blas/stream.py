@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.blas.products import multiply
+from hdgemm.call.keywords import RunKeywords, public_call
 from hdgemm.errors import CancelledRunError
 from hdgemm.run.session import Session
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from numpy.typing import NDArray
-
-    from hdgemm.call.keywords import RunKeywords
 
 
 class _Handover:
@@ -63,6 +62,7 @@ class _Handover:
                 self._changed.notify_all()
 
 
+@public_call(RunKeywords)
 def stream(
     a: Any,
     b: Any,
@@ -82,7 +82,7 @@ def stream(
     a, b, trans_a, trans_b, dtype
         As in `hdgemm.multiply`.
     **keywords
-        Keywords of every call: `options`, `session`, `progress`, `observer`, `cancel`.
+        Keywords of every call, from `options` to `cancel`.
 
     Yields
     ------

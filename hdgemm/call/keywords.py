@@ -9,15 +9,15 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypedDict, TypeVar, cast
 
 from hdgemm.call.array_library import in_callers_library
-from hdgemm.errors import InputError, InputTypeError
-from hdgemm.options import BUILT_IN
+from hdgemm.errors import InputError
 from hdgemm.progress import Callbacks
 from hdgemm.progress_view import shows_progress
+from hdgemm.unknown_keywords import unknown_keyword
 
 if TYPE_CHECKING:
     import os
     import threading
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
     from typing import TypeAlias
 
     import numpy as np
@@ -217,12 +217,14 @@ def public_call(
     names = tuple(kind.__annotations__)
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        viewed = shows_progress(function)
+        # A generator hands its keywords to the call that runs while it is consumed.
+        generates = inspect.isgeneratorfunction(function)
+        viewed = function if generates else shows_progress(function)
 
         @wraps(function)
         def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
-            if unknown := keywords.keys() - known:
-                raise _unexpected(function.__name__, min(unknown), keywords[min(unknown)], known)
+            if keywords.keys() - known:
+                raise unknown_keyword(function.__name__, keywords, known)
             result = viewed(*args, **{**defaults, **keywords})
             if callers_arrays:
                 return cast("_R", in_callers_library(result, args, keywords))
@@ -245,23 +247,6 @@ def public_call(
         return call
 
     return decorate
-
-
-def _unexpected(function: str, name: str, value: Any, known: Collection[str]) -> InputTypeError:
-    """Return the error of a keyword that a call does not have."""
-    if name in BUILT_IN:
-        return InputTypeError(
-            f"{name} is no keyword of {function}, but an option: write "
-            f"options=hdgemm.Options({name}={value!r})"
-        )
-    from difflib import get_close_matches
-
-    what = f"{function}() got an unexpected keyword argument {name!r}"
-    near = get_close_matches(name, [*known, *BUILT_IN], n=1)
-    if not near:
-        return InputTypeError(what)
-    option = f"options=hdgemm.Options({near[0]}={value!r})"
-    return InputTypeError(f"{what}: did you mean {near[0] if near[0] in known else option}?")
 
 
 def _annotation(annotation: Any) -> Any:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.errors import InputError, InputTypeError
+from hdgemm.errors import InputError
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.conversion import computed_in
 from hdgemm.matrices.location import parse_location
-from hdgemm.matrices.operands import open_operand
+from hdgemm.matrices.operands import as_array, open_operand
 from hdgemm.matrices.planned import PlannedMatrix
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.stores import is_stored
@@ -35,7 +35,7 @@ def open_matrix(x: Any, what: str = "a") -> StoredMatrix:
     if isinstance(x, StoredMatrix) and computed_in(x.dtype) == x.dtype.newbyteorder("="):
         return x[:, :]
     if not (is_location(x) or is_stored(x)):
-        x = _as_array(x, what)
+        x = _as_numbers(x, what)
     operand = open_operand(x, what=what)
     dtype = computed_in(operand.matrix.dtype)
     if dtype != operand.matrix.dtype.newbyteorder("="):
@@ -49,7 +49,7 @@ def open_columns(x: Any, what: str = "b") -> tuple[StoredMatrix, bool]:
         place = parse_location(x)
         return open_matrix(place, what), place.kind.holds_vector(place)
     if not is_stored(x):
-        x = _as_array(x, what)
+        x = _as_numbers(x, what)
     vector = isinstance(x, np.ndarray) and x.ndim == 1
     return open_matrix(x[:, np.newaxis] if vector else x, what), vector
 
@@ -61,16 +61,9 @@ def stored_dtype(matrix: StoredMatrix) -> np.dtype[Any]:
     return found.newbyteorder("=")
 
 
-def _as_array(x: Any, what: str) -> Any:
-    """Return a list or an array as an array of numbers; `x` itself where it is neither."""
-    if isinstance(x, np.ma.MaskedArray):
-        raise InputTypeError(f"{what} is a masked array: fill it with .filled(value)")
-    try:
-        array = np.asarray(x)
-    except (TypeError, ValueError) as error:
-        raise InputTypeError(f"{what} is a {type(x).__name__} and no matrix: {error}") from error
-    if array.ndim == 0 and array.dtype.kind in "OSU":
-        return x
+def _as_numbers(x: Any, what: str) -> NDArray[Any]:
+    """Return what `as_array` takes; integers as float64."""
+    array = as_array(x, what)
     return array.astype(np.float64) if array.dtype.kind in "iub" else array
 
 

@@ -20,6 +20,7 @@ from hdgemm.matrices.factor_files import remove_described
 from hdgemm.matrices.files import space_advice
 from hdgemm.matrices.layout import check_read
 from hdgemm.matrices.npy import read_header
+from hdgemm.matrices.operands import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,6 +72,7 @@ def _opened(matrix: NDArray[Any] | str | os.PathLike[str]) -> Iterator[_Source]:
             }
             yield _Source(described, size, lambda start, stop: os.pread(fd, stop - start, start))
         return
+    matrix = as_array(matrix, "array")
     _check(matrix.shape, matrix.dtype, "array")
     fortran = matrix.flags.f_contiguous and not matrix.flags.c_contiguous
     stored = matrix.T if fortran else matrix

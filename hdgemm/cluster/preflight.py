@@ -24,6 +24,7 @@ from hdgemm.matrices.layout import check_read
 from hdgemm.options import whole_number
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.run.session import check_options
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from hdgemm.options import Options
 
 
+@refuses_unknown
 def plan(
     a: Any,
     b: Any,

@@ -25,6 +25,7 @@ from hdgemm.cluster.references import Reference
 from hdgemm.linalg.rows.pass_executor import passes_on
 from hdgemm.matrices.base import Converted
 from hdgemm.run.session import check_options
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,6 +53,7 @@ _MOST_PIECES: Final = 4096
 _FORCED_BLOCKS: Final = 4
 
 
+@refuses_unknown
 @contextmanager
 def row_passes(client: Any, *, options: Options | None = None) -> Iterator[None]:
     """Let the workers of a Dask cluster execute passes over the rows of stored matrices.

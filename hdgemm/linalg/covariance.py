@@ -409,7 +409,7 @@ def _prepare(
     weights: Weights,
     dtype: Any,
 ) -> Iterator[Prepared[Any]]:
-    source, vector = open_columns(a)
+    source, vector = open_columns(a, "a")
     with source, open_run(call) as run:
         view = source.T if rowvar and not vector else source
         kept = source.dtype.newbyteorder("=") if dtype is None else check_dtype(dtype, "dtype")

@@ -87,6 +87,11 @@ def plan(
     --------
     >>> print(hdgemm.linalg.plan("lu", 100_000, options=hdgemm.Options(host_memory="8GB")))
     """
+    if not isinstance(routine, str):
+        raise InputTypeError(
+            f"routine must be a name such as 'lu', got a {type(routine).__name__}: pass the name "
+            "first, then the matrix"
+        )
     described = planned().get(routine)
     if described is None:
         raise InputError(f"there are plans for {', '.join(planned())}: not {routine}")

@@ -23,6 +23,7 @@ from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored, open_operand
 from hdgemm.product.aliasing import overlaps
 from hdgemm.product.target import is_location
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -230,6 +231,7 @@ def _save_beside(
     target.companions.add(files.description, lambda stream: stream.write(text))
 
 
+@refuses_unknown
 def open(  # noqa: A001 - its name within hdgemm.linalg, as hdgemm.open
     location: str | os.PathLike[str],
 ) -> Factorisation:

@@ -6,7 +6,7 @@ The operations are registered by the module that has them; it is imported at the
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol, overload
+from typing import TYPE_CHECKING, Any, Final, Never, Protocol, overload
 
 import numpy as np
 
@@ -23,6 +23,37 @@ if TYPE_CHECKING:
 
 #: The module that registers the operations.
 _PROVIDER: Final = "hdgemm.array_functions"
+#: Operators that nothing computes out of core, by their ufunc. ``==`` and ``!=`` compare objects.
+_REFUSED: Final = {
+    "add": ("add", "radd"),
+    "subtract": ("sub", "rsub"),
+    "divide": ("truediv", "rtruediv"),
+    "floor_divide": ("floordiv", "rfloordiv"),
+    "remainder": ("mod", "rmod"),
+    "divmod": ("divmod", "rdivmod"),
+    "power": ("pow", "rpow"),
+    "bitwise_and": ("and", "rand"),
+    "bitwise_or": ("or", "ror"),
+    "bitwise_xor": ("xor", "rxor"),
+    "left_shift": ("lshift", "rlshift"),
+    "right_shift": ("rshift", "rrshift"),
+    "negative": ("neg",),
+    "positive": ("pos",),
+    "absolute": ("abs",),
+    "invert": ("invert",),
+    "less": ("lt",),
+    "less_equal": ("le",),
+    "greater": ("gt",),
+    "greater_equal": ("ge",),
+}
+
+#: Advice for what is not computed out of core.
+_ADVICE: Final = (
+    "use numpy.asarray(M) where the matrix fits the memory, M.blocks() for parts of it, or "
+    "dask.array.from_array(M)"
+)
+#: Advice for methods of NumPy's arrays that a stored matrix has under another name.
+_INSTEAD: Final = {"dot": "write M @ x", "transpose": "write M.T"}
 
 
 class Operations(Protocol):
@@ -131,6 +162,31 @@ class ArrayProtocols:
             raise _refusal(f"{function.__module__}.{function.__name__}")
         return found(*args, **keywords)
 
+    if not TYPE_CHECKING:  # a type checker would take every name for present
+
+        def __getattr__(self, name: str) -> Never:
+            """Say what to use instead of a method of NumPy's arrays."""
+            what = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if not name.startswith("_") and hasattr(np.ndarray, name):
+                what = f"{what}: {_INSTEAD.get(name, _ADVICE)}"
+            raise AttributeError(what, name=name, obj=self)
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    """Return the operator that raises a ufunc's refusal, unless another library may compute it."""
+
+    def operator(_self: ArrayProtocols, *others: Any) -> Any:
+        if _foreign(type(x) for x in others if hasattr(type(x), "__array_ufunc__")):
+            return NotImplemented
+        raise _refusal(f"numpy.{name}")
+
+    return operator
+
+
+for _name, _operators in _REFUSED.items():
+    for _operator in _operators:
+        setattr(ArrayProtocols, f"__{_operator}__", _refusing(_name))
+
 
 def _foreign(types: Iterable[type]) -> bool:
     """Say whether another library's arrays take part: it may know what to do."""
@@ -143,7 +199,4 @@ def _refuses(other: Any) -> bool:
 
 
 def _refusal(what: str) -> InputTypeError:
-    return InputTypeError(
-        f"{what} is not computed out of core: pass numpy.asarray(M) where the matrix fits the "
-        "memory, M.blocks() for parts of it, or dask.array.from_array(M)"
-    )
+    return InputTypeError(f"{what} is not computed out of core: {_ADVICE}")

@@ -17,6 +17,7 @@ from hdgemm.matrices.base import Matrix, Operand
 from hdgemm.matrices.layout import check_read, rectangles
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.transfer import BOUNCE_SIZE, DISK_THREADS, Pool
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,6 +133,7 @@ class GeneratedMatrix(Matrix):
         np.copyto(out, block.astype(self.dtype, copy=False), casting="same_kind")
 
 
+@refuses_unknown
 def generated(
     shape: tuple[int, int],
     dtype: DTypeLike,

@@ -20,26 +20,28 @@ from hdgemm.matrices.layout import check_read, check_written, row_pitch
 from hdgemm.matrices.location import Location
 from hdgemm.matrices.memmaps import find_mapping
 from hdgemm.matrices.stored import StoredMatrix
-from hdgemm.matrices.stores import create_matrix, from_store, open_location
+from hdgemm.matrices.stores import create_matrix, from_store, open_location, refuse_sparse
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
     from hdgemm.matrices.base import Matrix
 
-__all__ = ["Operand", "create", "open", "open_operand"]
+__all__ = ["Operand", "as_array", "create", "open", "open_operand"]
 
 
 def open_operand(
     x: Any, *, what: str = "a", trans: bool = False, conj: bool = False, writable: bool = False
 ) -> Operand:
-    """Open one of A, B and C, wherever it lies; nothing is copied or read.
+    """Open one of A, B and C, wherever it lies; nothing is read.
 
     `x` is a 2-D array of any strides and byte order; a `numpy.memmap`, which is read and written
     through its file rather than by page faults where it lies there as rows or columns; an array on
     a GPU, or another library's in host memory that offers DLPack; a `StoredMatrix` or a view of
-    one; an h5py dataset, a Zarr array or anything with `shape`, `dtype` and rectangle indexing; or
-    a `Location` or its text. `what` is its name in errors.
+    one; an h5py dataset, a Zarr array or anything with `shape`, `dtype` and rectangle indexing; a
+    `Location` or its text; or, unless `writable`, what `as_array` takes: nothing else is copied.
+    `what` is its name in errors.
 
     The product uses its transpose (`trans`), its conjugate (`conj`), or overwrites its elements in
     place (`writable`). Column-major operands come as the row-major transpose, with `trans` flipped.
@@ -67,12 +69,38 @@ def open_operand(
         matrix, flipped = _from_array(view, what, writable=writable)
     elif (matrix := from_store(x, what, writable=writable)) is not None:
         flipped = False
+    elif writable:
+        raise _no_matrix(x, what)
     else:
-        raise InputTypeError(
-            f"{what} is a {type(x).__name__}; it must be a 2-D array of numbers, something with "
-            "shape, dtype and rectangle indexing, or the path of a file"
-        )
+        matrix, flipped = _from_array(as_array(x, what), what, writable=False)
     return Operand(matrix, trans != flipped, conj)
+
+
+def as_array(x: Any, what: str) -> NDArray[Any]:
+    """Return a list, a table or another object in memory as the array that NumPy makes of it.
+
+    Raises
+    ------
+    InputTypeError
+        For sparse matrices, masked arrays, and objects that are no numbers.
+    """
+    refuse_sparse(x, what)
+    if isinstance(x, np.ma.MaskedArray):
+        raise InputTypeError(f"{what} is a masked array: fill it with .filled(value)")
+    try:
+        array = np.asarray(x)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InputTypeError(f"{what} is a {type(x).__name__} and no matrix: {error}") from error
+    if array.ndim == 0 and array.dtype.kind in "OSU":
+        raise _no_matrix(x, what)
+    return array
+
+
+def _no_matrix(x: Any, what: str) -> InputTypeError:
+    return InputTypeError(
+        f"{what} is a {type(x).__name__}; it must be a 2-D array of numbers, something with shape, "
+        "dtype and rectangle indexing, or the path of a file"
+    )
 
 
 def _from_array(x: NDArray[Any], what: str, *, writable: bool) -> tuple[Matrix, bool]:
@@ -121,6 +149,7 @@ def _from_mapping(x: NDArray[Any], *, writable: bool) -> FileMatrix | None:
     return found
 
 
+@refuses_unknown
 def open(location: Any, mode: str = "r") -> StoredMatrix:  # noqa: A001 - `hdgemm.open`
     """Open a stored matrix; nothing is read.
 
@@ -162,6 +191,7 @@ def open(location: Any, mode: str = "r") -> StoredMatrix:  # noqa: A001 - `hdgem
     return StoredMatrix(operand, writable=mode == "r+")
 
 
+@refuses_unknown
 def create(
     location: str | os.PathLike[str],
     shape: tuple[int, int],

@@ -33,6 +33,7 @@ from hdgemm.pipeline.devices.host_blas import blas_threads
 from hdgemm.plan_terms import expected_line, memory_line, moved_line, phase_lines, terms
 from hdgemm.product.arguments import result_dtype
 from hdgemm.units import format_rate, format_size, format_speed
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -184,6 +185,7 @@ class MpiPlan:
         return "\n".join(lines)
 
 
+@refuses_unknown
 def plan(
     routine: str,
     n: int,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -10,9 +9,11 @@ import numpy as np
 from hdgemm.errors import InputError, InputTypeError
 from hdgemm.matrices.device_arrays import is_device_array
 from hdgemm.matrices.layout import check_read
-from hdgemm.matrices.stores import is_stored, refuse_sparse
+from hdgemm.matrices.operands import as_array
+from hdgemm.matrices.stores import is_stored
 from hdgemm.product.aliasing import arrays_overlap
 from hdgemm.product.arguments import check_out_dtype, check_shape, stored_dtype
+from hdgemm.product.target import is_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,12 +103,12 @@ def matmul_stacked(a: Any, b: Any, out: Any, product2d: Product2D, dtype: Any = 
     ndim_a, ndim_b = _ndim(a), _ndim(b)
     if ndim_a == 2 and ndim_b == 2:
         return product2d(a, b, out)
-    if _is_path(out):
+    if is_location(out):
         raise InputError(
-            f"out is the path {os.fspath(out)}, but a .npy file takes a matrix and this product is "
+            f"out is the path {out}, but a .npy file takes a matrix and this product is "
             "of vectors or stacks: pass an array"
         )
-    if not (_is_path(a) or _is_path(b)):
+    if not (is_location(a) or is_location(b)):
         shape = _product_shape(a.shape, b.shape)
         if out is not None:
             check_shape(np.shape(out), shape, "non-broadcastable out")
@@ -134,7 +135,7 @@ def _stack(
     product2d: Product2D,
     dtype: Any,
 ) -> Any:
-    if _is_path(a) or _is_path(b):
+    if is_location(a) or is_location(b):
         raise InputError(
             "a stack of matrices cannot be multiplied with a path: open the file with "
             "np.load(path, mmap_mode='r') and pass that"
@@ -208,10 +209,9 @@ def _dropped(shape: tuple[int, ...], vector: tuple[bool, bool]) -> tuple[int, ..
 
 
 def _operand(x: Any, what: str) -> Any:
-    if _is_path(x):
+    if is_location(x):
         return x
-    refuse_sparse(x, what)
-    array = x if isinstance(x, np.ndarray) or is_stored(x) else np.asarray(x)
+    array = x if isinstance(x, np.ndarray) or is_stored(x) else as_array(x, what)
     if not array.shape:
         raise InputError(
             f"{what} is a scalar; matmul takes vectors, matrices and stacks: use * for a scalar"
@@ -228,9 +228,5 @@ def _widened(out: Any, *, rows: bool, columns: bool) -> NDArray[Any]:
     return wide[..., np.newaxis, :] if rows else wide
 
 
-def _is_path(x: Any) -> bool:
-    return isinstance(x, str | os.PathLike)
-
-
 def _ndim(x: Any) -> int:
-    return 2 if _is_path(x) else len(x.shape)
+    return 2 if is_location(x) else len(x.shape)

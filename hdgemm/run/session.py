@@ -23,6 +23,7 @@ from hdgemm.pipeline.slot_cache import SlotCache
 from hdgemm.pipeline.sync import RUNNING, Worker
 from hdgemm.progress import CalibrationMeter, Callbacks
 from hdgemm.tables import Table
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +72,7 @@ class Session:
     ...         c = hdgemm.matmul(f"{name}.npy", "S.npy", out=f"{name}S.npy", session=session)
     """
 
+    @refuses_unknown
     def __init__(self, options: Options | None = None) -> None:
         self.options = check_options(options)
         self._devices: dict[_DeviceKey, Device] = {}

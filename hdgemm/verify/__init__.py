@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     import threading
@@ -22,6 +23,7 @@ ROUNDS: Final = 30
 MEMORY: Final = 256_000_000
 
 
+@refuses_unknown
 def verify(
     a: Any,
     b: Any,

@@ -108,9 +108,11 @@ class TestTypes:
             np.testing.assert_allclose(out, a @ b, rtol=1e-5)
 
     def test_things_that_are_no_matrix(self, b):
-        for wrong in ([[1.0, 2.0]], None, 3.0, {}):
+        for wrong in ([[1.0, 2.0], [3.0]], None, {}):
             with pytest.raises(InputTypeError):
                 dgemm(1.0, wrong, b)
+        with pytest.raises(InputError, match="2-D"):
+            dgemm(1.0, 3.0, b)
 
     def test_results_promote_as_numpy_does(self):
         names = ("float32", "float64", "complex64", "complex128", ">f4", ">c16")

@@ -1,5 +1,7 @@
 """Operands that are no matrices, and factors that do not belong together, are refused by name."""
 
+import io
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -15,7 +17,10 @@ OPERANDS = {
     "cho_solve c": lambda x: linalg.cho_solve((x, True), B),
     "cho_solve b": lambda x: linalg.cho_solve((A, True), x),
     "cond a": linalg.cond,
+    "corrcoef a": linalg.corrcoef,
+    "cov a": linalg.cov,
     "det a": linalg.det,
+    "dgemm b": lambda x: hdgemm.dgemm(1.0, A, x),
     "inv a": linalg.inv,
     "lstsq a": lambda x: linalg.lstsq(x, B),
     "lstsq b": lambda x: linalg.lstsq(A, x),
@@ -23,6 +28,9 @@ OPERANDS = {
     "lu_factor a": linalg.lu_factor,
     "lu_solve lu": lambda x: linalg.lu_solve((x, np.arange(4)), B),
     "lu_solve b": lambda x: linalg.lu_solve((A, np.arange(4)), x),
+    "matmul a": lambda x: hdgemm.matmul(x, B),
+    "multiply a": lambda x: hdgemm.multiply(x, B),
+    "plan b": lambda x: hdgemm.plan(A, x),
     "qr a": linalg.qr,
     "qr_multiply a": lambda x: linalg.qr_multiply(x, B),
     "qr_multiply c": lambda x: linalg.qr_multiply(A, x),
@@ -31,16 +39,23 @@ OPERANDS = {
     "solve b": lambda x: linalg.solve(A, x),
     "solve_triangular a": lambda x: linalg.solve_triangular(x, B),
     "solve_triangular b": lambda x: linalg.solve_triangular(A, x),
+    "stream a": lambda x: next(hdgemm.stream(x, B)),
     "symm a": lambda x: hdgemm.symm(1.0, x, B),
     "syrk a": lambda x: hdgemm.syrk(1.0, x),
+    "topk a": lambda x: hdgemm.topk(x, B, 1),
     "trmm a": lambda x: hdgemm.trmm(1.0, x, B),
     "trmm b": lambda x: hdgemm.trmm(1.0, A, x),
     "trsm a": lambda x: hdgemm.trsm(1.0, x, B),
     "trsm b": lambda x: hdgemm.trsm(1.0, A, x),
+    "verify c": lambda x: hdgemm.verify(A, B, x),
 }
 NO_MATRICES = {
     "nothing": None,
     "an object": object(),
+    "a generator": (row for row in A),
+    "a dictionary": {"a": 1},
+    "a set": {1.0, 2.0},
+    "a file": io.BytesIO(),
     "rows of different lengths": [[1, 2], [3]],
     "a masked array": np.ma.masked_array(A, mask=A > 1),
     "texts": np.array([["1", "2"], ["3", "4"]]),
@@ -55,6 +70,56 @@ NO_MATRICES = {
 def test_what_is_no_matrix_is_refused_by_name(call, kind):
     with pytest.raises(hdgemm.InputError, match=rf"^{call.split()[1]} (is|has|must) "):
         OPERANDS[call](NO_MATRICES[kind])
+
+
+@pytest.mark.parametrize("kind", ["nothing", "a generator", "a dictionary", "a file", "bytes"])
+def test_what_numpy_makes_no_array_of_is_no_scalar(kind):
+    for call in (lambda x: hdgemm.matmul(x, B), linalg.det):
+        with pytest.raises(hdgemm.InputTypeError, match=r"^a is a \w+; it must be a 2-D array of"):
+            call(NO_MATRICES[kind])
+    with pytest.raises(hdgemm.InputError, match=r"use \* for a scalar"):
+        hdgemm.matmul(5, B)
+
+
+def test_a_table_of_several_arrays_is_refused_with_its_librarys_advice():
+    xarray = pytest.importorskip("xarray")
+    with pytest.raises(hdgemm.InputTypeError, match=r"^a is a Dataset and no matrix: .*DataArray"):
+        hdgemm.matmul(xarray.Dataset({"x": (("row", "column"), A)}), B)
+
+
+TABLES = {
+    "matmul": lambda x, y, _: hdgemm.matmul(x, y),
+    "multiply": lambda x, y, out: hdgemm.multiply(x, y, out=out).plan.problem.m,
+    "dgemm": lambda x, y, _: hdgemm.dgemm(1.0, x, y, 2.0, y),
+    "topk": lambda x, _, __: hdgemm.topk(x, x, 2, trans_b=True).values,
+    "verify": lambda x, y, _: hdgemm.verify(x, y, hdgemm.matmul(x, y)).passed,
+    "stream": lambda x, y, _: [tile.copy() for *_, tile in hdgemm.stream(x, y)],
+    "plan": lambda x, y, _: hdgemm.plan(x, y)[0].problem.m,
+    "syrk": lambda x, _, __: hdgemm.syrk(1.0, x),
+    "syr2k": lambda x, _, __: hdgemm.syr2k(1.0, x, x),
+    "symm": lambda x, y, _: hdgemm.symm(1.0, x, y),
+    "trmm": lambda x, y, _: hdgemm.trmm(1.0, x, y),
+    "trsm": lambda x, y, _: hdgemm.trsm(1.0, x, y),
+    "cov": lambda x, _, __: linalg.cov(x),
+    "solve": lambda x, y, _: linalg.solve(x, y),
+    "open": lambda x, _, __: hdgemm.open(x).read(),
+}
+
+
+@pytest.mark.parametrize("kind", ["list", "DataFrame"])
+@pytest.mark.parametrize("call", TABLES)
+def test_lists_and_tables_are_taken_as_arrays(call, kind):
+    table = np.ndarray.tolist if kind == "list" else pytest.importorskip("pandas").DataFrame
+    out = np.empty(B.shape)
+    found = TABLES[call](table(A), table(B), out)
+    np.testing.assert_array_equal(found, TABLES[call](A, B, np.empty(B.shape)))
+    if call == "multiply":
+        np.testing.assert_allclose(out, A @ B)
+
+
+def test_the_matrix_of_a_plan_comes_after_its_routine():
+    with pytest.raises(hdgemm.InputTypeError, match="name such as 'lu', got a ndarray: pass the"):
+        linalg.plan(A, "lu")
 
 
 PIVOTS = {

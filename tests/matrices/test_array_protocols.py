@@ -120,8 +120,16 @@ def test_factorisations_are_numpys(square, tall, tmp_path, unread):
 
 
 REFUSED = {
-    "numpy.add": lambda m: m[:, :] + np.ones(N),
+    "numpy.add": lambda m: 1 + m,
     "numpy.subtract": lambda m: np.ones((N, N)) - m,
+    "numpy.bitwise_or": lambda m: m[:, :] | np.ones(N),
+    "numpy.divide": lambda m: m / 2,
+    "numpy.remainder": lambda m: m % m,
+    "numpy.power": lambda m: m**2,
+    "numpy.negative": lambda m: -m,
+    "numpy.absolute": abs,
+    "numpy.greater": lambda m: m > 0,
+    "numpy.less_equal": lambda m: m <= m.T,
     "numpy.exp": np.exp,
     "numpy.sum": np.sum,
     "numpy.linalg.eigvals": np.linalg.eigvals,
@@ -137,6 +145,27 @@ def test_what_is_not_computed_is_refused_and_reads_nothing(square, unread, name,
     monkeypatch.setattr(StoredMatrix, "read", lambda *_: pytest.fail("read"))
     with pytest.raises(InputTypeError, match=rf"{name} is not computed out of core.*dask"):
         REFUSED[name](square[0])
+
+
+def test_matrices_are_compared_as_objects(square):
+    m, _ = square
+    assert m == m[:, :]._parent
+    assert m != m[:, :]
+    assert m != 0
+    assert {m: 1}[m] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("sum", r": use numpy\.asarray\(M\) .*M\.blocks\(\)"), ("astype", ": use numpy"),
+     ("dot", ": write M @ x$"), ("transpose", r": write M\.T$"), ("nothing", "'nothing'$"),
+     ("__array_interface__", "'__array_interface__'$")],
+)  # fmt: skip
+def test_a_method_of_arrays_says_what_to_use(square, name, advice):
+    with pytest.raises(AttributeError, match=f"'StoredMatrix' object has no attribute '{name}'"):
+        getattr(square[0], name)
+    with pytest.raises(AttributeError, match=advice):
+        getattr(square[0], name)
 
 
 TOO_LARGE = {
@@ -170,7 +199,11 @@ def test_other_libraries_are_asked(square):
         def __array_function__(self, function, types, args, keywords):
             return function.__name__
 
+        def __radd__(self, other):
+            return "its own sum"
+
     assert m @ Array() == "its own"
+    assert m + Array() == "its own sum"
     assert np.dot(m, Array()) == "dot"
 
 

@@ -186,8 +186,8 @@ def test_a_memmap_whose_file_was_replaced_stays_itself(tmp_path):
         (np.ones((2, 2), np.clongdouble), "complex128"),
         (np.ones((2, 2), "U3"), "numbers"),
         (np.ones((2, 2), "f8,f8"), "field"),
-        (np.ma.masked_array(np.ones((2, 2)), mask=True), "MaskedArray"),
-        ([[1.0, 2.0]], "list"),
+        (np.ma.masked_array(np.ones((2, 2)), mask=True), "masked array: fill it"),
+        ([[1.0, 2.0], [3.0]], "list and no matrix"),
         (None, "NoneType"),
     ],
 )
@@ -196,6 +196,12 @@ def test_what_cannot_be_multiplied_is_said(x, words):
         open_operand(x, what="b")
     assert str(caught.value).startswith("b ")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_list_is_copied_and_never_written():
+    np.testing.assert_array_equal(seen(open_operand([[1, 2], [3, 4]])), [[1, 2], [3, 4]])
+    with pytest.raises(InputTypeError, match="out is a list; it must be a 2-D array"):
+        open_operand([[1.0]], what="out", writable=True)
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4)])

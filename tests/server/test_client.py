@@ -119,6 +119,13 @@ def test_refusals_are_the_librarys_errors(client: Client) -> None:
         client.upload(np.zeros(3))
     with pytest.raises(InputError):
         client.upload(np.zeros((3, 3), np.uint64))
+    with pytest.raises(InputError, match="array is a NoneType; it must be"):
+        client.upload(None)  # type: ignore[arg-type]
+
+
+def test_lists_are_operands(client: Client) -> None:
+    job = client.submit(A.tolist(), B.tolist())
+    np.testing.assert_allclose(job.wait().result(), A @ B)
 
 
 def test_a_cancelled_job_is_told_apart(idle: Threaded) -> None:

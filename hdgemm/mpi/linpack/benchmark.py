@@ -24,6 +24,7 @@ from hdgemm.mpi.machine import check
 from hdgemm.mpi.processes import end_all, ending_all, threads_of
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.host_blas import blas_threads
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -106,6 +107,7 @@ class Result:
         }
 
 
+@refuses_unknown
 def linpack(
     settings: Settings,
     world: Communicator | None = None,

@@ -10,6 +10,7 @@ from hdgemm.errors import DeviceUnavailableError
 from hdgemm.machine.limits import available_bytes, cores
 from hdgemm.tables import Table
 from hdgemm.units import format_size
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import Device
@@ -62,6 +63,7 @@ class DeviceList(list[DeviceInfo]):
         return Table(heads, rows, text=True).html()
 
 
+@refuses_unknown
 def list_devices() -> DeviceList:
     """Return every device of this machine, the host first.
 
