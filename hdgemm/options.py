@@ -85,7 +85,7 @@ def _parse_verify(text: str) -> bool | str:
 #: How the variables that give defaults are read; the others are texts that `Options` takes.
 _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "devices": lambda text: tuple(text.split(",")),
-    "threads": int,
+    "threads": lambda text: int(text) if text.strip().isdecimal() else text,
     "tile": parse_tile,
     "verify": _parse_verify,
 }
@@ -115,13 +115,16 @@ def _default(name: str, **how: Any) -> Any:
     """Return a field with the default of `set_options`, of ``HDGEMM_NAME``, or the built-in one."""
 
     def current() -> Any:
-        text = os.environ.get(f"HDGEMM_{name.upper()}", "")
+        variable = f"HDGEMM_{name.upper()}"
+        text = os.environ.get(variable, "")
         if name in _chosen or not text:
             return _chosen.get(name, BUILT_IN[name])
         try:
-            return _PARSERS.get(name, str)(text)
+            value = _PARSERS.get(name, str)(text)
+            built_in_options(**{name: value})
         except ValueError as error:
-            raise InputError(f"the variable HDGEMM_{name.upper()} is {text!r}: {error}") from error
+            raise InputError(f"the variable {variable}={text}: {error}") from error
+        return value
 
     return field(default_factory=current, **how)
 

@@ -231,7 +231,10 @@ def execute(
     >>> report = hdgemm.execute(plan, "A.npy", "B.npy", "C.npy")
     """
     if not isinstance(plan, Plan):
-        raise InputTypeError(f"plan must be a plan of hdgemm.plan_gemm, got {type(plan).__name__}")
+        raise InputTypeError(
+            "plan must be a plan of hdgemm.plan_gemm, or one of hdgemm.plan, which are plan[0] and "
+            f"so on, got {type(plan).__name__}"
+        )
     product = Product.of(
         a,
         b,

@@ -402,11 +402,13 @@ def _summary(report: Report) -> list[str]:
         f"peak memory added: {format_size(report.peak_memory_bytes)}{allowed}",
     ]
     if report.phases and (expected := report.plan.get("expected_phase_seconds")):
+        expected = {"multiplying": report.plan.get("expected_seconds"), **expected}
         took = [
             f"{name} {format_duration(seconds)} ({format_duration(expected.get(name))})"
             for name, seconds in report.phases.items()
+            if seconds or expected.get(name)
         ]
-        lines.append(f"phases, and as expected: {', '.join(took)}")
+        lines += [f"phases, and as expected: {', '.join(took)}"] if took else []
     if note := report.plan.get("note"):
         lines.append(str(note))
     if (found := report.resumption) is not None:

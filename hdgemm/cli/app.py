@@ -191,7 +191,7 @@ def main() -> None:
     except KeyboardInterrupt:  # before typer handles it
         exit_code = CancelledRunError.exit_code
     except HdgemmError as error:
-        _fail(str(error), error.exit_code)
+        _fail(_by_options(error), error.exit_code)
     except _UsageError as error:
         _fail(_usage(error), InputError.exit_code)
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
@@ -222,8 +222,31 @@ def _usage(error: Any) -> str:
     """Say what is wrong with a command line, and which help says more."""
     command = _command_line() if error.ctx is None else error.ctx.command_path
     message = error.format_message().replace("Value error, ", "")  # pydantic's
-    message = message.replace("Input should be", "it must be")
-    return f"{message}\nsee {command} --help"
+    if hasattr(error.__cause__, "errors"):
+        value = error.__cause__.errors()[0]["input"]
+        message = message.replace("Input should be", f"{value!r} is given, it must be")
+        message = message.partition(", unable to parse")[0]
+    return f"{message}{_several(error)}\nsee {command} --help"
+
+
+def _several(error: Any) -> str:
+    """Return how an option takes several values, for a wrong value of one, and for a word too many
+    beside one.
+    """
+    given: list[Any] = [getattr(error, "param", None)]
+    if "unexpected extra argument" in error.format_message():
+        given = [each for each in error.ctx.command.params if {*each.opts} & {*sys.argv}]
+    options = [each.opts[0] for each in given if getattr(each, "multiple", False)]
+    return "".join(
+        f"; {option} takes several values as {option} X {option} Y" for option in options
+    )
+
+
+def _by_options(error: HdgemmError) -> str:
+    """Return a message; shapes of a product that do not fit are mended by options here."""
+    if "a_shape" not in error.numbers:
+        return str(error)
+    return f"{str(error).rpartition(';')[0]}; transpose one by --trans-a or --trans-b"
 
 
 def _command_line() -> str:

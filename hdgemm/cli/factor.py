@@ -125,6 +125,9 @@ def _parameters(routine: Routine, given: Mapping[str, Any]) -> dict[str, Any]:
     }
     if given.get(_IN_PLACE):
         found["overwrite_a"] = True
+    for name, outputs in routine.options.items():
+        implied = {} if given[name] is None else outputs[0].implies
+        found |= {key: text for key, text in implied.items() if found[key] == routine.defaults[key]}
     return found
 
 
@@ -133,6 +136,8 @@ def _outs(
 ) -> dict[str, Any]:
     """Return the location of each output that is stored."""
     if routine.stores and (given[OUT] is None) != given.get(_IN_PLACE, False):
+        if given[OUT] is not None:
+            raise InputError(f"--out names {given[OUT]}, --in-place overwrites A: leave one out")
         raise InputError("give --out, or --in-place to overwrite A")
     present = routine.present(parameters, "matrix")
     places = {each.name: given[each.option or each.name] for each in present}

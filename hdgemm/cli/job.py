@@ -15,7 +15,7 @@ from hdgemm.errors import HdgemmError, InputError
 from hdgemm.routines.registry import array_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _URL: Final = "http://127.0.0.1:8000"
 _MOST_COMPLETED: Final = 100
+#: Matrices of the processes that are no routines.
+_MATRICES: Final[Mapping[str, Sequence[str]]] = {"gemm": "ab", "verify": "abc"}
 _WITHOUT_MATRICES: Final = ("linpack", "profile")
 #: Seconds to wait for the first answer of a service; later requests outlast its restart.
 _FIRST_CONTACT: Final = 3.0
@@ -126,8 +128,12 @@ def submit(  # noqa: PLR0917 - typer calls it by name
 
     Files that the server cannot read itself are uploaded; an interrupted upload is continued.
     """
-    if not operands and process not in _WITHOUT_MATRICES:
-        raise typer.BadParameter(f"{process} needs matrices: give A, and B where it takes two")
+    assigned = _assigned(parameters or ())
+    _check_operands(process, operands or (), {*assigned, *(() if c is None else "c")})
+    if host_memory is not None:
+        from hdgemm.options import built_in_options
+
+        built_in_options(host_memory=host_memory)  # asks for a unit, as other commands do
     if overwrite and output is None:
         raise InputError("--overwrite replaces the file that --output names: give --output")
     options = {"verify": verify, "host_memory": host_memory, "devices": device and [device]}
@@ -146,7 +152,7 @@ def submit(  # noqa: PLR0917 - typer calls it by name
         }.items()
         if value is not None
     }
-    inputs |= _assigned(parameters or ())
+    inputs |= assigned
     with _client(url, token) as client:
         matrices = [_operand(client, text) for text in operands or ()]
         if c is not None:
@@ -160,6 +166,19 @@ def submit(  # noqa: PLR0917 - typer calls it by name
             print_json(job.info)
         else:
             typer.echo(job.id)
+
+
+def _check_operands(process: str, operands: Sequence[str], named: Collection[str]) -> None:
+    """Refuse a process without all its matrices; `named` are inputs that are given by name."""
+    from hdgemm.routines.registry import commands
+
+    routine = commands().get(process)
+    needed = [each.name for each in routine.operands] if routine else _MATRICES.get(process, ())
+    if missing := [name.upper() for name in needed[len(operands) :] if name not in named]:
+        raise typer.BadParameter(
+            f"{process} takes {len(needed)} matrices, {', '.join(needed).upper()}, got "
+            f"{len(operands)}: give {', '.join(missing)}, each a .npy file or job:ID"
+        )
 
 
 def _assigned(parameters: Iterable[str]) -> dict[str, Any]:

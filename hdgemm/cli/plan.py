@@ -192,6 +192,7 @@ def _of_product(
         return plan(*what, **product)
     raise InputError(
         f"the plan of a product takes three extents M N K or two files A B, got {' '.join(what)!r}"
+        "; of a routine it takes ROUTINE N, such as lu 1000"
     )
 
 

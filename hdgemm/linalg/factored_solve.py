@@ -504,7 +504,7 @@ def check_pair(given: Any, what: str, kind: type[Factorisation]) -> tuple[Any, A
     if isinstance(given, tuple | list) and len(given) == 2 and not other:
         return given[0], given[1]
     raise InputError(
-        f"{what} must be the pair that {_MAKERS[kind]} returned, got a {type(given).__name__}; "
+        f"{what} must be the pair that {_MAKERS[kind]} returned, got {type(given).__name__}; "
         "hdgemm.linalg.open gives the pair of a file"
     )
 

@@ -97,5 +97,5 @@ def host_view(x: Any, what: str) -> NDArray[Any] | None:
         return np.from_dlpack(x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputTypeError(
-            f"{what} is a {type(x).__name__} that NumPy cannot read: {error}"
+            f"{what} is of type {type(x).__name__}, which NumPy cannot read: {error}"
         ) from error

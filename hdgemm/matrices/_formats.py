@@ -87,7 +87,9 @@ class Raw(Format):
     def identity(self, place: Location) -> dict[str, Any]:
         """Return the fields of the location and the layout."""
         layout = _layout(place)
-        return super().identity(place) | {"layout": [layout.dtype, layout.order, layout.offset]}
+        return super().identity(place) | {
+            "layout": [layout.dtype, layout.order, layout.offset or 0]
+        }
 
     def open(self, place: Location, *, writable: bool = False) -> tuple[Matrix, bool]:
         """Open an existing matrix."""
@@ -98,9 +100,11 @@ class Raw(Format):
         layout = _layout(place)
         wanted = check_written(spec.dtype, str(place))
         if layout.shape != tuple(spec.shape) or np.dtype(layout.dtype) != wanted:
+            rows, cols = spec.shape
             raise InputError(
-                f"{place} is described as {layout.shape} {layout.dtype}, but holds a {spec.shape} "
-                f"{wanted} matrix"
+                f"the matrix for {place} is {rows}×{cols} {wanted}, its location says "
+                f"{'×'.join(map(str, layout.shape))} {layout.dtype}: write "
+                f"{place.path.name}::{rows}x{cols}:{wanted}"
             )
         return create_raw(place.path, layout, spec.part, sparse=spec.sparse)
 

@@ -24,13 +24,13 @@ _LAYOUT: Final = re.compile(
 class RawLayout:
     """The layout of a matrix in a file without a header: `dtype` as `numpy.dtype` reads it, byte
     order included; `order` ``"C"`` or ``"F"``, column by column; `offset` bytes before the first
-    element.
+    element, None where the file is the matrix alone.
     """
 
     shape: tuple[int, int]
     dtype: str = "float64"
     order: str = "C"
-    offset: int = 0
+    offset: int | None = None
 
 
 def parse_layout(text: str, location: str) -> RawLayout | None:
@@ -47,18 +47,34 @@ def parse_layout(text: str, location: str) -> RawLayout | None:
         raise InputError(f"{location} has an unknown dtype {match['dtype']!r}") from error
     check_read(dtype, location)
     shape = (int(match["rows"]), int(match["cols"]))
-    return RawLayout(shape, match["dtype"], match["order"] or "C", int(match["offset"] or 0))
+    offset = None if match["offset"] is None else int(match["offset"])
+    return RawLayout(shape, match["dtype"], match["order"] or "C", offset)
 
 
 def open_raw(path: Path, layout: RawLayout, *, writable: bool = False) -> tuple[FileMatrix, bool]:
-    """Open an existing file; return it row-major, and whether it is the file's transpose."""
+    """Open an existing file; return it row-major, and whether it is the file's transpose.
+
+    `InputError` for a file that is longer than a matrix without an offset.
+    """
     check_read(as_dtype(layout.dtype), str(path))
-    return _matrix(BlockFile(path, writable=writable), layout), layout.order == "F"
+    matrix = _matrix(BlockFile(path, writable=writable), layout)
+    found = matrix.file.size()
+    if layout.offset is None and found > max(1, matrix.end):
+        matrix.close()
+        rows, cols = layout.shape
+        raise InputError(
+            f"{path} has {found} bytes, a {rows}×{cols} {layout.dtype} matrix has {matrix.end}: "
+            "correct the layout, or append :0 to read the beginning of the file alone",
+            path=str(path),
+            expected=matrix.end,
+            found=found,
+        )
+    return matrix, layout.order == "F"
 
 
 def _matrix(file: BlockFile, layout: RawLayout) -> FileMatrix:
     rows, cols = layout.shape[::-1] if layout.order == "F" else layout.shape
-    return FileMatrix(file, (rows, cols), as_dtype(layout.dtype), layout.offset)
+    return FileMatrix(file, (rows, cols), as_dtype(layout.dtype), layout.offset or 0)
 
 
 def create_raw(
@@ -72,6 +88,6 @@ def create_raw(
     dtype = check_written(layout.dtype, str(path))
     path = real_path(path)
     rows, cols = layout.shape
-    nbytes = max(1, layout.offset + rows * cols * dtype.itemsize)
+    nbytes = max(1, (layout.offset or 0) + rows * cols * dtype.itemsize)
     file = reserve(path, b"", nbytes, part, sparse=sparse)
     return FileDraft(path, file.path, _matrix(file, layout), trans=layout.order == "F")

@@ -272,7 +272,7 @@ def parse_location(text: str | os.PathLike[str] | Location) -> Location:
         whole = os.fsdecode(text)
     except TypeError as error:
         raise InputTypeError(
-            f"a location is a path or a text, not a {type(text).__name__}"
+            f"a location is a path or a text, not {type(text).__name__}"
         ) from error
     try:
         return _parse(whole)

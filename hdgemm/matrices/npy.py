@@ -76,8 +76,10 @@ def parse_stream(path: Path, stream: Any) -> NpyHeader:
 
 def _header_text(path: Path, start: bytes, stream: Any) -> tuple[str, int]:
     if start[:6] != _MAGIC:
+        raw = f"; of raw elements write {path.name}::ROWSxCOLS:DTYPE"
         raise InputError(
-            f"{path} is not a .npy file: it begins with {start[:6]!r}, not {_MAGIC!r}",
+            f"{path} is not a .npy file: it begins with {start[:6]!r}, not {_MAGIC!r}"
+            f"{raw if path.suffix.lower() not in {'.npy', '.npz'} else ''}",
             path=str(path),
         )
     version = start[6] if len(start) > 6 else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,8 +14,6 @@ from hdgemm.matrices.npy import create_npy
 from hdgemm.matrices.transfer import Bounce, aligned_bytes, disk_pool
 
 if TYPE_CHECKING:
-    import os
-
     from numpy.typing import DTypeLike
 
     from hdgemm.matrices.files import BlockFile
@@ -39,9 +38,11 @@ def random_matrix(
     """
     if min(m, n, seed) < 0:
         raise InputError(f"extents and seed must not be negative, got {m}×{n}, seed {seed}")
-    place = Path(path)
-    if place.suffix.lower() not in ("", ".npy"):
-        raise InputError(f"random matrices are .npy files: write {place.with_suffix('.npy')}")
+    name, item, _ = os.fsdecode(path).partition("::")
+    place = Path(name)
+    if item or place.suffix.lower() not in {"", ".npy"}:
+        new = place.parent / f"{place.stem or 'A'}.npy"
+        raise InputError(f"random matrices are .npy files: write {new}")
     with create_npy(place, (m, n), np.dtype(dtype).newbyteorder("=")) as draft:
         matrix = draft.matrix
         per_piece = _PIECE_BYTES // (_BLOCK * matrix.dtype.itemsize) * _BLOCK

@@ -71,7 +71,7 @@ def from_store(x: Any, what: str, *, writable: bool = False) -> Matrix | None:
         raise InputError(f"{what} must be a matrix (2-D), it has shape {tuple(x.shape)}")
     (check_written if writable else check_read)(_dtype(x, what), what)
     if writable and not hasattr(x, "__setitem__"):
-        raise InputError(f"{what} is to be overwritten, but a {type(x).__name__} takes no elements")
+        raise InputError(f"{what} is to be overwritten, but {type(x).__name__} takes no elements")
     return RectangleMatrix(
         x, name=type(x).__name__, chunk=_chunk(x), keeps=not writable, lock=threading.Lock()
     )

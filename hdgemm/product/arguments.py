@@ -21,7 +21,8 @@ def check_shapes(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int, int]
     if a[1] != b[0]:
         raise InputError(
             f"op(A) is {a[0]}×{a[1]} and op(B) is {b[0]}×{b[1]}: the columns of op(A) must be as "
-            f"many as the rows of op(B); transpose one, or check trans_a and trans_b",
+            "many as the rows of op(B); transpose one: .T of an array or an opened matrix, or "
+            "trans_a or trans_b of multiply",
             a_shape=a,
             b_shape=b,
         )

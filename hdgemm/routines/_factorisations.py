@@ -98,9 +98,10 @@ ROUTINES: Final = (
         outputs=(
             Output(
                 name="q",
-                help="Where Q goes, for economic and full.",
+                help="Where Q goes; without --mode, the economic one.",
                 shape=lambda sizes, given: (sizes["m"], _rows_of_r(sizes, given)),
                 when=lambda given: _mode(given) in {"economic", "full"},
+                implies={"mode": "economic"},
             ),
             Output(
                 name="r",

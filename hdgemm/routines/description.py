@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -148,6 +148,8 @@ class Output:
         Kind of the factorisation that `linalg.open` opens again from it and the files beside it.
     when
         Says for the parameters whether there is this output.
+    implies
+        Parameters that its option sets on the command line where they have their defaults.
     value
         Takes a value from what the function returns.
     """
@@ -161,6 +163,7 @@ class Output:
     optional: bool = False
     factors: str = ""
     when: Callable[[Given], bool] = always
+    implies: Given = field(default_factory=dict, hash=False)
     value: Callable[[Any], Any] = _itself
 
     @property

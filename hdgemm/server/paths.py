@@ -35,7 +35,7 @@ def resolve(path: str, roots: Sequence[Path], use: str = "read") -> Path:
         return allowed[0]
     raise InputError(
         f"{path!r} lies in none of the folders that you may {use} "
-        f"({len(roots)} allowed; see 'roots' in GET /v1)",
+        f"({len(roots)} allowed; hdgemm serve --root sets them, GET /v1 lists them)",
         path=path,
     )
 

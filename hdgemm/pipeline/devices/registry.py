@@ -111,7 +111,11 @@ def _accelerators() -> tuple[str, ...]:
         found = tuple(info.name for info in listed if info.usable and info.accelerator)
         if found:
             return found
-    reasons = "; ".join(f"{info.name}: {info.note}" for info in listed if info.note)
+    reasons = "; ".join(
+        f"{info.name}: {'a CPU, no accelerator' if info.usable else info.note}"
+        for info in listed
+        if info.usable or info.note
+    )
     raise DeviceUnavailableError(
         f"devices='gpu' found no accelerator ({reasons or 'no driver'}); `hdgemm devices` lists "
         "all devices"
