@@ -246,7 +246,7 @@ def _by_options(error: HdgemmError) -> str:
     """Return a message; shapes of a product that do not fit are mended by options here."""
     if "a_shape" not in error.numbers:
         return str(error)
-    return f"{str(error).rpartition(';')[0]}; transpose one by --trans-a or --trans-b"
+    return f"{str(error).partition('; transpose')[0]}; transpose one by --trans-a or --trans-b"
 
 
 def _command_line() -> str:

@@ -32,6 +32,7 @@ def run(monkeypatch, capsys, tmp_path):
 #: Plans depend on the memory that is free, unless a limit is given.
 HOST = ("--device", "host", "--host-memory", "50MB")
 PRODUCT = ("multiply", "A.npy", "B.npy", *HOST)
+RIDGE = ("ridge", "A.npy", "C.npy", "--out", "X.npy", "--alphas")
 
 
 @pytest.mark.parametrize("option", ["--report", "--trace", "--gantt"])
@@ -121,6 +122,8 @@ def test_no_clobber_looks_into_stores(run):
         (*PRODUCT, "--out", "D.npy", "--trace", "t.png"),
         (*PRODUCT, "--out", "D.npy", "--report", "r.html"),
         ("random", 3, 3, "--out", "A.h5"),
+        ("random", 3, 3, "--out", "A.h5::/A"),
+        ("random", 3, 3, "--out", "A.bin::3x3:float64"),
         ("job", "fetch", "abc", "C.h5"),
         ("tune", "--report", "r.txt"),
     ],
@@ -181,14 +184,37 @@ def test_usage_errors_name_the_help_of_their_command(run):
     ("arguments", "words"),
     [
         ((*PRODUCT, "--out", "D.npy", "--storage", "1GB"), "give --cluster"),
-        (("plan", 3, 4), "three extents M N K or two files A B, got '3 4'"),
+        (("plan", 3, 4), "three extents M N K or two files A B, got '3 4'; of a routine it takes"),
         (("worker", "--memory", "some"), "--memory is 'some'"),
+        (("random", 3, 3, "--out", "R.h5::/A"), "random matrices are .npy files: write R.npy"),
+        (("random", "1e3", 3, "--out", "R.npy"), "'M': '1e3' is given, it must be a valid integer"),
+        (("svds", "A.npy", "--out", "U.npy", "--k", 0), "'0' is given, it must be greater than or"),
+        ((*RIDGE, "1,2"), "'1,2' is given, it must be a valid number; --alphas takes several"),
+        ((*RIDGE, 1, 2), "extra argument(s) (2); --alphas takes several values as --alphas X -"),
+        ((*PRODUCT, "E", "--out", "D.npy"), "(E); --device takes several values"),
+        ((*PRODUCT, "--out", "D.npy", "--beta", 1), "--beta 1 multiplies an old C: give --c C.npy"),
+        (("multiply", "B.npy", "B.npy", "--out", "D.npy"), "20×25: the columns of op(A) must be"),
+        (
+            ("multiply", "B.npy", "B.npy", "--out", "D.npy"),
+            "transpose one by --trans-a or --trans-b",
+        ),
+        (("plan", "B.npy", "B.npy"), "op(B); transpose one by --trans-a or --trans-b"),
+        ((*PRODUCT, "--out", "D.bin::30x10:float64"), "write D.bin::30x25:float64"),
+        (("job", "submit", "A.npy"), "gemm takes 2 matrices, A, B, got 1: give B, each"),
+        (("job", "submit", "--process", "solve", "A.npy"), "solve takes 2 matrices, A, B, got 1"),
+        (("job", "submit", "--process", "verify", "A.npy"), "got 1: give B, C, each a .npy file"),
+        (("job", "submit", "A.npy", "B.npy", "--host-memory", 4), "write the unit, '4MB' or '4GB'"),
     ],
 )
 def test_wrong_values_name_their_option(run, arguments, words):
     done = run(*arguments)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+def test_matrices_of_a_job_may_be_given_by_name(run):
+    verify = ("job", "submit", "--process", "verify", "A.npy", "--set", "b=B.npy", "--c", "C.npy")
+    assert "cannot reach" in run(*verify, "--url", "http://127.0.0.1:9").stderr
 
 
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])

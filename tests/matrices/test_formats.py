@@ -459,6 +459,25 @@ def test_what_is_missing_is_said(tmp_path):
     (tmp_path / "A.bin").write_bytes(b"12345")
     with pytest.raises(InputError, match="the file has 5"):
         open_operand(f"{tmp_path}/A.bin::2x3:f8")
+    with pytest.raises(InputError, match=r"; of raw elements write A.bin::ROWSxCOLS:DTYPE"):
+        open_operand(tmp_path / "A.bin")
+
+
+def test_a_raw_file_that_is_longer_than_its_layout_needs_an_offset(tmp_path):
+    x = numbers((6, 5))
+    x.tofile(tmp_path / "A.bin")
+    for layout in ("2x5:float64", "5x2:float64:F"):
+        with pytest.raises(InputError, match=r"has 240 bytes, a .* matrix has 80: .* append :0 to"):
+            open_operand(f"{tmp_path}/A.bin::{layout}")
+    np.testing.assert_array_equal(read(open_operand(f"{tmp_path}/A.bin::2x5:float64:0")), x[:2])
+    np.testing.assert_array_equal(read(open_operand(f"{tmp_path}/A.bin::2x5:float64:80")), x[2:4])
+
+
+def test_a_new_raw_file_has_the_shape_of_its_location(tmp_path):
+    with pytest.raises(
+        InputError, match=r"is 3×4 float64, its .* says 3×5 float64: write c.bin::3x4:"
+    ):
+        create_matrix(f"{tmp_path}/c.bin::3x5:float64", (3, 4), "f8")
 
 
 def test_truncated_chunks_are_an_error(tmp_path):

@@ -75,6 +75,15 @@ def test_the_summary_tells_when_bytes_differ():
     assert "as planned" not in str(a_report(planned))
 
 
+def test_phases_are_printed_with_their_expected_time():
+    phases = {"calibrating": 0.0, "planning": 0.03, "multiplying": 4.0}
+    report = replace(a_report({"load1": 32_000_000}), phases=phases)
+    assert words(str(report))[-1] == (
+        "phases, and as expected: planning 30.0 ms (–), multiplying 4.00 s (2.00 s)"
+    )
+    assert "phases" not in str(replace(report, phases={"calibrating": 0.0}))
+
+
 def test_a_plan_tells_tiles_order_time_limit_bytes_and_memory():
     lines = words(str(PLAN))
     assert "C (1000 × 1000) := A (1000 × 2000) · B (2000 × 1000), float64" in lines

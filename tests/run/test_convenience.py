@@ -53,6 +53,10 @@ def test_gpu_names_all_accelerators_once(monkeypatch):
     listed(monkeypatch, ["cuda:0"], [], note="no driver is loaded")
     with pytest.raises(DeviceUnavailableError, match="cuda:0: no driver is loaded"):
         hdgemm.matmul(np.eye(3), np.eye(3), options=hdgemm.Options(devices="gpu"))
+    processor = DeviceInfo("opencl:0", "", 1, note="not tuned: hdgemm tune --device opencl:0")
+    monkeypatch.setattr(opencl, "list_devices", lambda: [processor])
+    with pytest.raises(DeviceUnavailableError, match=r"opencl:0: a CPU, no accelerator\)"):
+        registry.parts_of("gpu")
 
 
 def test_notebooks_show_tables(tmp_path):

@@ -151,6 +151,16 @@ def test_a_first_calibration_is_a_phase_of_its_own(files, tmp_path, monkeypatch)
         ),
         (InputError, "refine must be", lambda: hdgemm.linalg.plan("solve", 9, refine="float16")),
         (InputTypeError, "got int", lambda: hdgemm.execute(3, *[np.eye(2)] * 3)),
+        (
+            InputTypeError,
+            r"plan\[0\] and so on, got Plans",
+            lambda: hdgemm.execute(hdgemm.plan(*[np.eye(2)] * 2), *[np.eye(2)] * 3),
+        ),
+        (
+            InputError,
+            "transpose one: .T of an array or an opened matrix, or trans_a or trans_b of multiply",
+            lambda: hdgemm.multiply(np.ones((2, 3)), np.ones((2, 3))),
+        ),
     ],
 )
 def test_wrong_extents_dtypes_and_plans_are_refused(error, match, call, tmp_path, monkeypatch):
