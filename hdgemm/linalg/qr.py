@@ -222,10 +222,11 @@ def qr(
         With devices: ``"hybrid"`` factors panels on the host; ``"native"`` factors on the one
         device that `options` names, which holds the whole matrix. The host forms Q.
     out
-        A pair (Q, R), one R for "r", a pair (QR, R) or QR alone for "raw". Each is an array, a
-        stored matrix or view, or the location of a file, which appears when it is complete; None
-        for a new array. New .npy files are column-major. For a .npy or raw file of "raw" tau is
-        saved beside it, as ``QR.tau.npy`` for ``QR.npy``.
+        A pair (Q, R), one R for "r", a pair (QR, R) for "raw". Each is an array, a stored matrix or
+        view, or the location of a file, which appears when it is complete; None for a new array.
+        For "raw" QR alone, or (QR, None), returns None for R, which QR holds. New .npy files are
+        column-major. For a .npy or raw file of "raw" tau is saved beside it, as ``QR.tau.npy`` for
+        ``QR.npy``.
     options
         As in `cholesky`. For TSQR ``tile=(mb, nb, kb)`` forces blocks of mb rows.
     checkpoint
