@@ -16,7 +16,7 @@ from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.rows.checkpoint import RunLimits
 from hdgemm.linalg.rows.krylov import KrylovBasis
 from hdgemm.linalg.rows.products import GatheredProduct, NormalProduct
-from hdgemm.linalg.rows.sums import Norm
+from hdgemm.linalg.rows.scaling import in_range, scaled
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
 from hdgemm.linalg.rows.tsqr import ProjectedTriangle
 
@@ -120,8 +120,7 @@ class KrylovIteration:
             count += 1
             rows = replace(rows, check_finite=False)
             if count == 1 and not _in_range(product.y):
-                size = self._largest(passes, rows)
-                rows = _scaled(rows, size)
+                rows, size = scaled(rows, passes, self.how)
                 product = apply(basis.block)
                 passes.reduce(rows, [product], self.application)
             basis.extend(product.y)
@@ -179,26 +178,10 @@ class KrylovIteration:
         coefficients, values = found.vh[:k].conj().T, found.s[:k] ** 2
         return basis.pairs(values, q @ coefficients, coefficients)
 
-    def _largest(self, passes: Passes, rows: TallRows) -> float:
-        """Return the largest absolute value of the rows, 1 for zeros."""
-        largest = Norm("max", rows.a.shape[1])
-        folder = folder_of(rows.a)
-        reading = rows_for(rows.shape, [largest.work(rows.shape)], folder, self.how)
-        passes.reduce(rows, [largest], reading)
-        return largest.value or 1.0
-
-
-def _scaled(rows: TallRows, size: float) -> TallRows:
-    """Return rows that are divided by a number."""
-    scale = np.full(rows.a.shape[1], size, np.zeros(0, rows.dtype).real.dtype)
-    return replace(rows, scale=scale if rows.scale is None else scale * rows.scale)
-
 
 def _in_range(product: NDArray[Any]) -> bool:
-    """Say whether sums of squares of a product neither overflow nor lose digits to underflow."""
-    largest, limits = float(np.abs(product).max(initial=0.0)), np.finfo(product.dtype)
-    least, most = float(limits.tiny) / float(limits.eps), float(limits.max)
-    return bool(least**0.5 < largest < (most / max(1, product.size)) ** 0.5)
+    """Say whether sums of squares of a product are in range."""
+    return in_range(float(np.abs(product).max(initial=0.0)), product.dtype, 2, product.size)
 
 
 def _mixing(dtype: np.dtype[Any]) -> float:

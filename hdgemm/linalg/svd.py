@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 import numpy as np
@@ -24,6 +24,7 @@ from hdgemm.linalg.results import Result, open_results, outputs_of
 from hdgemm.linalg.rows.checkpoint import RunLimits, durable_rows, place_of, resumed
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.r_factor import RFactor
+from hdgemm.linalg.rows.scaling import in_range, scaled
 from hdgemm.linalg.rows.source import TallRows, tall_view
 from hdgemm.linalg.rows.sums import Gram, gram_work
 from hdgemm.linalg.rows.tall_svd import TallSvd
@@ -336,7 +337,7 @@ def prepare_values(
                 passes = Passes(run, reading.flops + dense.flops, durable)
                 (target,) = open_results(stack, (values,), source)
                 find = _gram_values if method == "gram" else _triangle_values
-                s = find(rows, reading, dense, passes)
+                s = find(rows, reading, dense, passes, run)
                 target.stored[:, :] = s[:, np.newaxis]
                 passes.finish(facts)
             found: NDArray[Any] = values.value(target)
@@ -346,7 +347,7 @@ def prepare_values(
 
 
 def _triangle_values(
-    rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes
+    rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes, _run: OpenRun
 ) -> NDArray[Any]:
     triangle = RFactor(dense.n, rows.dtype)
     passes.reduce(rows, [triangle], reading)
@@ -357,12 +358,18 @@ def _triangle_values(
 
 
 def _gram_values(
-    rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes
+    rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes, run: OpenRun
 ) -> NDArray[Any]:
-    gram = Gram(dense.n, rows.dtype)
-    passes.reduce(rows, [gram], reading)
+    gram, size = Gram(dense.n, rows.dtype), 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        passes.reduce(rows, [gram], reading)
+    largest = float(np.abs(np.diagonal(gram.gram)).max(initial=0.0))
+    if not in_range(largest, rows.dtype, 1):
+        rows, size = scaled(replace(rows, check_finite=False), passes, run)
+        gram = Gram(dense.n, rows.dtype)
+        passes.reduce(rows, [gram], reading)
     squares = passes.dense(dense, lambda: eigh(gram.gram, vectors=False)[0])
-    roots: NDArray[Any] = np.sqrt(np.maximum(squares[::-1], 0))
+    roots: NDArray[Any] = size * np.sqrt(np.maximum(squares[::-1], 0))
     return roots.astype(_real(rows.dtype))
 
 

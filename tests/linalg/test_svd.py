@@ -236,6 +236,17 @@ def test_values_of_the_gram_matrix_by_name():
         svdvals(a, method="qr")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+@pytest.mark.parametrize("part", [-0.9, -0.5, 0.5, 0.9])
+def test_a_gram_matrix_that_overflows_or_underflows_is_scaled(dtype, part):
+    size = float(np.finfo(dtype).max) ** part
+    a = np.random.default_rng(1).standard_normal((90, 12)).astype(dtype)
+    s = np.linalg.svd(a.astype("complex128"), compute_uv=False)
+    found = svdvals(a * a.real.dtype.type(size), method="gram")
+    assert np.abs(found / size - s).max() < 100 * np.finfo(dtype).eps * s[0]
+    assert not svdvals(0 * a, method="gram").any()
+
+
 def test_one_run_is_reported():
     snapshots, reports = [], []
     a = random_matrix(200, 9, "float64")
