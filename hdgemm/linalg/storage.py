@@ -439,7 +439,7 @@ def check_no_operand(out: Any, *operands: StoredMatrix) -> None:
         if path is not None and overlaps(path, matrix):
             raise InputError(
                 f"out is the file of an operand, {matrix.name}, which the result would replace: "
-                "choose another out, or overwrite_a=True where the routine has it"
+                "choose another out, or factor in place (overwrite_a=True, --in-place)"
             )
 
 
