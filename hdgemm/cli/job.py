@@ -26,8 +26,6 @@ _MOST_COMPLETED: Final = 100
 #: Matrices of the processes that are no routines.
 _MATRICES: Final[Mapping[str, Sequence[str]]] = {"gemm": "ab", "verify": "abc"}
 _WITHOUT_MATRICES: Final = ("linpack", "profile")
-#: Seconds to wait for the first answer of a service; later requests outlast its restart.
-_FIRST_CONTACT: Final = 3.0
 #: Exit code of `job watch` where the job failed, for whatever reason.
 _FAILED: Final = 1
 
@@ -395,7 +393,7 @@ def _described(path: Path, matrix: NDArray[Any]) -> dict[str, Any]:
     return {"path": str(path), "shape": matrix.shape, "dtype": matrix.dtype.name}
 
 
-def _client(url: str, token: str | None, first_contact: float = _FIRST_CONTACT) -> Client:
+def _client(url: str, token: str | None, first_contact: float | None = None) -> Client:
     from hdgemm.client import Client
 
     return Client(url, token, first_contact=first_contact)

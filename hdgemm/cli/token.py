@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - typer reads it
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -11,9 +11,15 @@ from hdgemm.cli.arguments import Json  # noqa: TC001 - typer reads it
 from hdgemm.cli.output import print_json
 from hdgemm.cli.serve import DatabaseUrl, DataDir, check_folders, make_settings
 
+_NONE_USABLE: Final = (
+    "no token is valid now, and requests still need one: create another, or delete the revoked ones "
+    "to serve this machine without tokens"
+)
+_NONE_LEFT: Final = "no token is left: requests from this machine need none"
+
 
 def command(
-    action: Annotated[Literal["create", "list", "revoke"], typer.Argument()],
+    action: Annotated[Literal["create", "list", "revoke", "delete"], typer.Argument()],
     name: Annotated[str, typer.Option(help="The token's name.")] = "",
     *,
     quota: Annotated[
@@ -41,9 +47,10 @@ def command(
     database_url: DatabaseUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Create, list or revoke the tokens of a service.
+    """Create, list, revoke or delete the tokens of a service.
 
-    A token is printed once and stored as a hash.
+    A token is printed once and stored as a hash. Revoked ones still close the service; once all
+    are deleted, it needs no token on its own machine.
     """
     from hdgemm.errors import InputError
     from hdgemm.options import parse_size
@@ -75,6 +82,12 @@ def command(
         elif action == "revoke":
             if not tokens.revoke(conn, name, now):
                 raise InputError(f"there is no token named {name!r}; see 'hdgemm token list'")
+            if not tokens.usable(conn):
+                typer.echo(_NONE_USABLE, err=True)
+        elif action == "delete":
+            tokens.delete(conn, name)
+            if not tokens.required(conn):
+                typer.echo(_NONE_LEFT, err=True)
         else:
             rows = [
                 (known, str(iso(created)), "" if revoked is None else str(iso(revoked)))

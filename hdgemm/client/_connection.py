@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
@@ -17,8 +17,18 @@ if TYPE_CHECKING:
 _BUSY: Final = frozenset({429, 502, 503, 504})
 _FIRST_WAIT: Final = 0.2
 _LONGEST_WAIT: Final = 10.0
+#: Default patience with a server that has not answered yet.
+_FIRST_CONTACT: Final = 3.0
 #: An idle connection is used again for so long: the server closes it after 5 seconds.
 _IDLE_SECONDS: Final = 2.0
+_NO_TOKEN: Final = (
+    "the service needs a token: set HDGEMM_TOKEN, or give --token, in Python token=; "
+    "'hdgemm token create' makes one on the server"
+)
+_UNKNOWN_TOKEN: Final = (
+    "the service does not know this token, or it was revoked: set another one by HDGEMM_TOKEN or "
+    "--token, in Python token="
+)
 
 
 class RemoteError(HdgemmError):
@@ -35,17 +45,32 @@ class Connection:
     patience
         Seconds during which a safe request is repeated.
     first_contact
-        The same, until the service has answered for the first time.
+        The same, until the service has answered for the first time; None: 3 seconds, or `patience`
+        where that is shorter.
+
+    Raises
+    ------
+    InputError
+        For a URL that is not of HTTP, and a token that no header can hold.
     """
 
     def __init__(
-        self, url: str, token: str | None, timeout: float, patience: float, first_contact: float
+        self,
+        url: str,
+        token: str | None,
+        timeout: float,
+        patience: float,
+        first_contact: float | None,
     ) -> None:
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        limits = httpx.Limits(keepalive_expiry=_IDLE_SECONDS)
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, limits=limits)
+        self._http = httpx.Client(
+            base_url=_address(url),
+            headers=_authorization(token),
+            timeout=timeout,
+            limits=httpx.Limits(keepalive_expiry=_IDLE_SECONDS),
+        )
         self._patience = patience
-        self._until_answered = first_contact
+        default = min(_FIRST_CONTACT, patience)
+        self._until_answered = default if first_contact is None else first_contact
         self.url = url
 
     def close(self) -> None:
@@ -66,7 +91,7 @@ class Connection:
         Raises
         ------
         InputError
-            For a 4xx; `status` and `problem` are its numbers.
+            For a 4xx; `status` and `problem` are its numbers. For texts that UTF-8 cannot hold.
         RemoteError
             For a 5xx, and for a service that cannot be reached.
         """
@@ -76,6 +101,8 @@ class Connection:
             asked = 0.0
             try:
                 answer = self._http.request(method, path, **options)
+            except UnicodeEncodeError as error:
+                raise InputError(f"a name or path is not Unicode text: {error}") from error
             except httpx.TransportError as error:
                 safe = repeatable or isinstance(error, httpx.ConnectError)
                 if not safe or time.monotonic() + wait > began + self._until_answered:
@@ -106,12 +133,30 @@ class Connection:
             yield answer
 
 
+def _address(url: str) -> httpx.URL:
+    with suppress(httpx.InvalidURL):
+        address = httpx.URL(url)
+        if address.scheme in {"http", "https"} and address.host:
+            return address
+    raise InputError(f"the service's URL is {url!r}: it must be like http://127.0.0.1:8000", url=url)
+
+
+def _authorization(token: str | None) -> dict[str, str]:
+    """Return the header of a token; an empty one is none."""
+    secret = (token or "").strip()
+    if not (secret.isascii() and secret.isprintable()):
+        raise InputError("the token must be what 'hdgemm token create' printed: printable ASCII")
+    return {"Authorization": f"Bearer {secret}"} if secret else {}
+
+
 def error_of(answer: httpx.Response) -> HdgemmError:
     """Return the exception for an answer with an error status."""
     problem: dict[str, Any] = {}
     if "json" in answer.headers.get("content-type", ""):
         problem = answer.json()
     detail = str(problem.get("detail") or f"{answer.status_code} {answer.reason_phrase}")
+    if problem.get("type") == "/problems/unauthorized":
+        detail = _UNKNOWN_TOKEN if "authorization" in answer.request.headers else _NO_TOKEN
     kind: type[HdgemmError] = InputError if answer.status_code < 500 else RemoteError
     known = {
         name: problem[name] for name in ("requested", "available", "missing") if name in problem

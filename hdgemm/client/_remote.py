@@ -49,7 +49,8 @@ class Client:
     patience
         Seconds during which a request is repeated while the server is busy or unreachable.
     first_contact
-        Seconds to wait for a server that has not answered yet; None: `patience`.
+        The same, until the server has answered for the first time; None: 3 seconds, or `patience`
+        where that is shorter.
 
     See Also
     --------
@@ -73,8 +74,7 @@ class Client:
         first_contact: float | None = None,
     ) -> None:
         token = os.environ.get("HDGEMM_TOKEN") if token is None else token
-        first = patience if first_contact is None else first_contact
-        self._connection = Connection(url, token, timeout, patience, first)
+        self._connection = Connection(url, token, timeout, patience, first_contact)
 
     def multiply(
         self,

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 import numpy as np
 from anyio import CapacityLimiter, to_thread
@@ -46,12 +47,13 @@ def stream_file(request: Request, file: io.FileIO, sha256: str, name: str) -> Re
     size = os.fstat(file.fileno()).st_size
     etag = f'"{sha256}"'
     digest = base64.b64encode(bytes.fromhex(sha256)).decode()
+    shown = f'filename="{name}"' if name.isascii() else f"filename*=UTF-8''{quote(name)}"
     headers = {
         "ETag": etag,
         "Accept-Ranges": "bytes",
         "Cache-Control": "private, no-cache",
         "Repr-Digest": f"sha-256=:{digest}:",
-        "Content-Disposition": f'attachment; filename="{name}"',
+        "Content-Disposition": f"attachment; {shown}",
     }
     if _matches(request.headers.get("if-none-match"), etag):
         file.close()

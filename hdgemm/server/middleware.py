@@ -113,8 +113,9 @@ class RequestChecks:
         if not known:
             account = await to_thread.run_sync(self._service.account, given)
         if account is None:
+            missing = "a token is needed: Authorization: Bearer <token>"
             raise ProblemError(
-                401, "unauthorized", "a token is needed: Authorization: Bearer <token>",
+                401, "unauthorized", "the token is not valid" if given else missing,
                 headers={"WWW-Authenticate": 'Bearer realm="hdgemm"'},
             )  # fmt: skip
         if not account.id and _is_forwarded(headers):

@@ -55,8 +55,9 @@ def _size(value: int | str) -> int | str:
 
 
 def _printable(value: str) -> str:
-    if not value.isprintable():
-        raise ValueError("must hold printable characters only")
+    wrong = next((each for each in value if not each.isprintable()), None)
+    if wrong is not None:
+        raise ValueError(f"must hold printable characters only, not U+{ord(wrong):04X}")
     return value
 
 
@@ -76,7 +77,7 @@ Id = Annotated[
 ]
 Name = Annotated[
     str,
-    Field(max_length=200, pattern=r"^[ -~]*$", examples=["night run"]),
+    Field(max_length=200, examples=["night run"]),
     AfterValidator(_printable),
 ]
 PathText = Annotated[

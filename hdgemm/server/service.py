@@ -101,7 +101,7 @@ class Service:
         Names that a Host header may hold; None allows all. A server that only this machine can
         reach names itself, so that no web page can reach it under a name of its own.
     always_ask
-        Ask for a token even while none was ever made.
+        Ask for a token even while there is none.
     """
 
     def __init__(

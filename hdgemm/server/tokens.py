@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from hdgemm.errors import InputError
+from hdgemm.server.jobs import count_unfinished
 from hdgemm.server.tables import DEFAULT_PRIORITY, Token, new_id
 
 if TYPE_CHECKING:
@@ -105,6 +106,28 @@ def revoke(conn: sa.Connection, name: str, now: float) -> bool:
     return conn.execute(query).rowcount == 1
 
 
+def delete(conn: sa.Connection, name: str) -> None:
+    """Remove a revoked token; without any, a server for this machine alone is open again.
+
+    Its jobs and matrices stay, and no other account can reach them.
+
+    Raises `InputError` when there is no such token, and for one that is not revoked or has jobs
+    that have not ended: its limits hold for them.
+    """
+    token = conn.execute(sa.select(Token).where(Token.name == name)).one_or_none()
+    if token is None:
+        raise InputError(f"there is no token named {name!r}; see 'hdgemm token list'")
+    if token.revoked is None:
+        raise InputError(f"token {name!r} is not revoked: revoke it first", name=name)
+    if unfinished := count_unfinished(conn, token.id):
+        raise InputError(
+            f"unfinished jobs of {name!r}: {unfinished}; delete the token when they have ended",
+            name=name,
+            unfinished=unfinished,
+        )
+    conn.execute(sa.delete(Token).where(Token.id == token.id))
+
+
 def names(conn: sa.Connection) -> list[tuple[str, float, float | None]]:
     """Return name, creation and revocation of every token."""
     query = sa.select(Token.name, Token.created, Token.revoked).order_by(Token.created)
@@ -112,7 +135,10 @@ def names(conn: sa.Connection) -> list[tuple[str, float, float | None]]:
 
 
 def required(conn: sa.Connection) -> bool:
-    """Say whether any token was ever made: from then on every request needs one."""
+    """Say whether every request needs a token: there is one, which may be revoked.
+
+    Revoking the last token keeps its server closed; only its deletion opens it.
+    """
     return conn.execute(sa.select(Token.id).limit(1)).one_or_none() is not None
 
 

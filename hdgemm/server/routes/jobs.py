@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from hdgemm.server import events, jobs
 from hdgemm.server.documents import JobList, StatusInfo
+from hdgemm.server.models import Name  # noqa: TC001 - FastAPI reads it
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.publication import sweep_up
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
@@ -109,7 +110,7 @@ class JobQuery(BaseModel):
     type: list[Literal["process"]] | None = None
     status: list[Status] | None = None
     processID: list[Process] | None = None  # noqa: N815 - OGC's spelling
-    name: Annotated[str | None, Field(max_length=200, pattern=r"^[ -~]*$")] = None
+    name: Name | None = None
     search: Annotated[
         str | None,
         Field(

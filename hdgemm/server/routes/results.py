@@ -176,7 +176,7 @@ async def get_result(
 async def _stream_file(request: Request, service: Service, job: Job) -> Response:
     """Return the product's file, or a range of it."""
     file = await service.files.run(_open_result, service, job)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", job.name).strip("-.") or "c"
+    name = re.sub(r"[^A-Za-z0-9._\x80-\U0010ffff-]+", "-", job.name).strip("-.") or "c"
     return stream_file(request, file, (job.output or {})["sha256"], f"{name}.npy")
 
 

@@ -10,7 +10,7 @@ function headers(extra = {}) {
   return token ? { ...extra, Authorization: `Bearer ${token}` } : extra;
 }
 
-function askForToken() {
+function askForToken(refused) {
   asking ??= new Promise((resolve) => {
     login.addEventListener("close", () => {
       sessionStorage.setItem("hdgemm-token", field.value.trim());
@@ -18,6 +18,7 @@ function askForToken() {
       asking = null;
       resolve();
     }, { once: true });
+    login.querySelector("h2").textContent = refused ? "The token is not valid" : "This server asks for a token";
     login.showModal();
   });
   return asking;
@@ -25,9 +26,10 @@ function askForToken() {
 
 export async function request(path, options = {}) {
   // Relative, so that a proxy may serve the page below a path.
-  const answer = await fetch(new URL(`.${path}`, document.baseURI), { ...options, headers: headers(options.headers) });
+  const sent = headers(options.headers);
+  const answer = await fetch(new URL(`.${path}`, document.baseURI), { ...options, headers: sent });
   if (answer.status === 401) {
-    await askForToken();
+    await askForToken("Authorization" in sent);
     return request(path, options);
   }
   if (!answer.ok) {

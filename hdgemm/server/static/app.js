@@ -8,7 +8,9 @@ import { matrices } from "./matrices.js";
 import { el } from "./show.js";
 import { submit } from "./submit.js";
 
-const VIEWS = { "": jobs, job, submit, matrices, machine };
+// The API's address of a job, /v1/jobs/ID, is often tried here.
+const ofJobs = (signal, id, ...more) => (id ? job : jobs)(signal, id, ...more);
+const VIEWS = { "": jobs, jobs: ofJobs, job, submit, matrices, machine };
 const TITLES = { "": "Jobs", job: "Job", submit: "New job", matrices: "Matrices", machine: "Machine" };
 const main = document.getElementById("main");
 const notice = document.getElementById("notice");
@@ -16,6 +18,11 @@ let leaving = new AbortController();
 
 export function tell(error) {
   notice.textContent = error ? error.message ?? String(error) : "";
+}
+
+function unknown() {
+  main.replaceChildren(el("h2", {}, "No such page"), el("p", {}, `There is no page ${location.hash.slice(0, 40)} here.`),
+    el("p", {}, el("a", { href: "#/" }, "See all jobs")));
 }
 
 async function route() {
@@ -32,7 +39,7 @@ async function route() {
   main.replaceChildren(el("p", {}, "Loading …"));
   tell("");
   try {
-    await (VIEWS[name] ?? jobs)(signal, id, more, { main, tell, request });
+    await (Object.hasOwn(VIEWS, name) ? VIEWS[name] : unknown)(signal, id, more, { main, tell, request });
   } catch (error) {
     if (!signal.aborted) tell(error);
   }

@@ -1,19 +1,19 @@
 // All jobs: running ones first, then the queue in its order, then finished ones.
 
 import { get } from "./api.js";
-import { about, bar, bytes, donePercent, el, percent, processName, rate, repeat, replace, seconds, shape, since, status, table, title } from "./show.js";
+import { about, bar, bytes, clipped, donePercent, el, percent, processName, rate, repeat, replace, seconds, shape, since, status, table, title } from "./show.js";
 
 const PAGE = 25;
 // A phone shows some five jobs at once, and a queue would hide what has ended.
 const PHONE = matchMedia("(max-width: 48rem)");
 const STATUSES = ["accepted", "running", "successful", "failed", "dismissed"];
 
-const name = ["Job", (one) => (one.jobID ? el("a", { href: `#/job/${one.jobID}` }, title(one)) : "another token's")];
+const name = ["Job", (one) => (one.jobID ? clipped(title(one), `#/job/${one.jobID}`) : "another token's")];
 const process = ["Process", (one) => processName(one.processID)];
 const extents = ["Shape", (one) => shape(one)];
 const priority = ["Priority", (one) => `${one.priority}`, true];
 const age = ["Age", (one) => seconds(since(one.created)), true];
-const owner = (account) => ["Owner", (one) => one.owner ?? account];
+const owner = (account) => ["Owner", (one) => clipped(one.owner ?? account)];
 
 // A job whose process is silent for longer has lost it, or its worker; its lease ends soon.
 const SILENT_SECONDS = 6;

@@ -41,7 +41,7 @@ function dayCard(day) {
     const host = el("div", {});
     return [el("figure", {}, el("figcaption", {}, heading), host), () => lineChart(host, options)];
   });
-  return [card("Last day", el("p", { class: "soft" }, `${total} jobs finished`), el("div", { class: "charts" }, ...drawn.map(([figure]) => figure))),
+  return [card("Last day", el("p", { class: "soft" }, `${total} ${total === 1 ? "job" : "jobs"} finished`), el("div", { class: "charts" }, ...drawn.map(([figure]) => figure))),
     () => drawn.forEach(([, drawOne]) => drawOne())];
 }
 

@@ -2,7 +2,7 @@
 
 import { get, remove, save } from "./api.js";
 import { confirm } from "./dialogs.js";
-import { bytes, el, repeat, replace, since, seconds, table } from "./show.js";
+import { bytes, clipped, el, repeat, replace, since, seconds, table } from "./show.js";
 import { uploadInto } from "./uploads.js";
 
 export async function matrices(signal, _id, _more, { main, tell }) {
@@ -19,7 +19,7 @@ export async function matrices(signal, _id, _more, { main, tell }) {
     };
     replace(list, el("p", { class: "soft" }, `${page.matrices.length} uploaded, ${bytes(total)} on disk`), page.matrices.length
       ? table("Uploaded matrices", [
-        ["Name", (one) => one.name || one.id.slice(0, 8)],
+        ["Name", (one) => clipped(one.name || one.id.slice(0, 8))],
         ["Shape", (one) => one.shape.join(" × ")],
         ["Type", (one) => one.dtype],
         ["On disk", (one) => bytes(one.size), true],

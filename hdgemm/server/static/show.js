@@ -130,6 +130,11 @@ export function path(text) {
   return el("span", {}, ...text.split(/(?<=\/)/).flatMap((part) => [part, el("wbr")]));
 }
 
+// A name of up to 200 characters; a wide screen shows its beginning.
+export function clipped(text, href = null) {
+  return el(href ? "a" : "span", { class: "clipped", href, title: text }, text);
+}
+
 // A job's name; without one, its process with the names of its files, and where it has none, its id.
 export function title(info) {
   if (info.name) return info.name;
