@@ -12,8 +12,8 @@ from hdgemm.cli.output import print_json
 from hdgemm.cli.serve import DatabaseUrl, DataDir, check_folders, make_settings
 
 _NONE_USABLE: Final = (
-    "no token is valid now, and requests still need one: create another, or delete the revoked ones "
-    "to serve this machine without tokens"
+    "no token is valid now, and requests still need one: create another, or delete the revoked "
+    "ones to serve this machine without tokens"
 )
 _NONE_LEFT: Final = "no token is left: requests from this machine need none"
 

@@ -21,11 +21,11 @@ _LONGEST_WAIT: Final = 10.0
 _FIRST_CONTACT: Final = 3.0
 #: An idle connection is used again for so long: the server closes it after 5 seconds.
 _IDLE_SECONDS: Final = 2.0
-_NO_TOKEN: Final = (
+_MISSING: Final = (
     "the service needs a token: set HDGEMM_TOKEN, or give --token, in Python token=; "
     "'hdgemm token create' makes one on the server"
 )
-_UNKNOWN_TOKEN: Final = (
+_UNKNOWN: Final = (
     "the service does not know this token, or it was revoked: set another one by HDGEMM_TOKEN or "
     "--token, in Python token="
 )
@@ -138,7 +138,9 @@ def _address(url: str) -> httpx.URL:
         address = httpx.URL(url)
         if address.scheme in {"http", "https"} and address.host:
             return address
-    raise InputError(f"the service's URL is {url!r}: it must be like http://127.0.0.1:8000", url=url)
+    raise InputError(
+        f"the service's URL is {url!r}: it must be like http://127.0.0.1:8000", url=url
+    )
 
 
 def _authorization(token: str | None) -> dict[str, str]:
@@ -156,7 +158,7 @@ def error_of(answer: httpx.Response) -> HdgemmError:
         problem = answer.json()
     detail = str(problem.get("detail") or f"{answer.status_code} {answer.reason_phrase}")
     if problem.get("type") == "/problems/unauthorized":
-        detail = _UNKNOWN_TOKEN if "authorization" in answer.request.headers else _NO_TOKEN
+        detail = _UNKNOWN if "authorization" in answer.request.headers else _MISSING
     kind: type[HdgemmError] = InputError if answer.status_code < 500 else RemoteError
     known = {
         name: problem[name] for name in ("requested", "available", "missing") if name in problem

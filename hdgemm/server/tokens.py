@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from hdgemm.errors import InputError
-from hdgemm.server.jobs import count_unfinished
-from hdgemm.server.tables import DEFAULT_PRIORITY, Token, new_id
+from hdgemm.server.tables import DEFAULT_PRIORITY, UNFINISHED, Job, Token, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +118,8 @@ def delete(conn: sa.Connection, name: str) -> None:
         raise InputError(f"there is no token named {name!r}; see 'hdgemm token list'")
     if token.revoked is None:
         raise InputError(f"token {name!r} is not revoked: revoke it first", name=name)
-    if unfinished := count_unfinished(conn, token.id):
+    own = sa.select(sa.func.count()).where(Job.owner == token.id, Job.status.in_(UNFINISHED))
+    if unfinished := conn.execute(own).scalar_one():
         raise InputError(
             f"unfinished jobs of {name!r}: {unfinished}; delete the token when they have ended",
             name=name,

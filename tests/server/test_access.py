@@ -14,10 +14,12 @@ from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from hdgemm.errors import InputError
 from hdgemm.server import access_log, tokens
 from hdgemm.server.http_server import check_may_serve
+from hdgemm.server.tables import Job
 from tests.server.harness import (
     LIMIT,
     InProcess,
@@ -48,9 +50,10 @@ def test_one_token_is_enough_to_close_the_door(app: FastAPI) -> None:
     assert InProcess(app).get("/v1/jobs").status_code == 200
     secret = token(app, "me")
     app.state.service._accounts.clear()
-    for client in (InProcess(app), InProcess(app, "hdg_wrong"), InProcess(app, "")):
-        answer = client.get("/v1/jobs")
-        assert answer.status_code == 401
+    needed = "a token is needed: Authorization: Bearer <token>"
+    for given, detail in ((None, needed), ("", needed), ("hdg_wrong", "the token is not valid")):
+        answer = InProcess(app, given).get("/v1/jobs")
+        assert (answer.status_code, answer.json()["detail"]) == (401, detail)
         assert answer.headers["www-authenticate"].startswith("Bearer")
         assert answer.headers["content-type"] == "application/problem+json"
     assert InProcess(app, secret).get("/v1/jobs").status_code == 200
@@ -74,6 +77,31 @@ def test_a_revoked_token_is_worth_nothing(app: FastAPI) -> None:
     assert client.get("/v1/jobs").status_code == 401
     with pytest.raises(InputError, match="token"):
         check_may_serve("0.0.0.0", app.state.service.settings, database)
+
+
+def test_deleting_the_last_token_opens_the_server_again(app: FastAPI) -> None:
+    database = app.state.service.database
+    client = InProcess(app, token(app, "me"))
+    job = submit(client, a=A, b=A)
+    with database.write() as conn:
+        with pytest.raises(InputError, match="token 'me' is not revoked: revoke it first"):
+            tokens.delete(conn, "me")
+        assert tokens.revoke(conn, "me", database.now(conn))
+        with pytest.raises(InputError, match="unfinished jobs of 'me': 1") as refused:
+            tokens.delete(conn, "me")
+        assert refused.value.unfinished == 1
+        with pytest.raises(InputError, match="there is no token named 'you'"):
+            tokens.delete(conn, "you")
+    app.state.service._accounts.clear()
+    assert InProcess(app).get("/v1/jobs").status_code == 401
+    with database.write() as conn:
+        conn.execute(sa.update(Job).where(Job.id == job).values(status="failed"))
+        tokens.delete(conn, "me")
+        assert tokens.names(conn) == []
+    app.state.service._accounts.clear()
+    assert InProcess(app).get("/v1/jobs").json()["jobs"] == []
+    assert InProcess(app).get(f"/v1/jobs/{job}").status_code == 404
+    assert token(app, "me")  # the name is free again
 
 
 def test_anothers_jobs_and_matrices_do_not_exist(app: FastAPI) -> None:

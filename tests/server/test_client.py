@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
+import httpx
 import numpy as np
 import pytest
 import uvicorn
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 
 import hdgemm
 from hdgemm.cli.app import app
-from hdgemm.client import Client, RemoteError, _transfer
+from hdgemm.client import Client, RemoteError, _connection, _transfer
 from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError, MatrixIOError
 from hdgemm.options import Options
 from tests.ports import reserved_port
@@ -142,6 +143,88 @@ def test_nobody_there(tmp_path: Path) -> None:
         jobs = client.jobs()
         with pytest.raises(RemoteError, match="cannot reach"):
             next(jobs)
+
+
+def test_a_server_that_never_answered_is_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(_connection.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(
+        _connection.time, "sleep", lambda pause: clock.__setitem__(0, clock[0] + pause)
+    )
+    request = Mock(side_effect=httpx.ConnectError("Connection refused"))
+    with Client("http://127.0.0.1:9") as client:
+        monkeypatch.setattr(client._connection._http, "request", request)
+        with pytest.raises(RemoteError, match=r"cannot reach .*:9: Connection refused"):
+            next(client.jobs())
+        assert 1 < clock[0] < 5
+        # A server that has answered may restart.
+        request.side_effect = [httpx.Response(200, json={"jobs": [], "links": []})]
+        assert list(client.jobs()) == []
+        request.side_effect = httpx.ConnectError("Connection refused")
+        began = clock[0]
+        with pytest.raises(RemoteError):
+            next(client.jobs())
+        assert 30 < clock[0] - began < 90
+
+
+@pytest.mark.parametrize(
+    "url", ["", "foo", "localhost:8000", "ftp://x", "http://", "http://[::1", "http://x:port"]
+)
+def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
+    with pytest.raises(InputError, match=r"must be like http://127\.0\.0\.1:8000") as refused:
+        Client(url)
+    assert (refused.value.url, refused.value.exit_code) == (url, 2)
+    with pytest.raises(InputError, match="must be like"):
+        CliRunner().invoke(app, ["job", "list", "--url", url], catch_exceptions=False)
+
+
+def test_a_missing_token_and_a_wrong_one_say_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(tmp_path)
+    folder = ["--data-dir", str(settings.data_dir), "--database-url", settings.url]
+
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(app, ["token", *words, *folder], catch_exceptions=False)
+
+    secret = run("create", "--name", "me").stdout
+    with served(settings) as server:
+        for given, words in (
+            (None, "needs a token: set HDGEMM_TOKEN, or give --token, in Python token="),
+            ("", "needs a token: set HDGEMM_TOKEN"),
+            ("hdg_wrong", "does not know this token, or it was revoked: set another one"),
+            ("hdg_ü", "printable ASCII"),
+        ):
+            monkeypatch.setenv("HDGEMM_TOKEN", given or "")
+            with pytest.raises(InputError, match=words), Client(server.url) as client:
+                next(client.jobs())
+            with pytest.raises(InputError, match=words):
+                CliRunner().invoke(app, ["jobs", "--url", server.url], catch_exceptions=False)
+        with Client(server.url, secret) as client:  # with the end of its line
+            assert list(client.jobs()) == []
+    assert "requests still need one" in run("revoke", "--name", "me").stderr
+    assert "requests from this machine need none" in run("delete", "--name", "me").stderr
+    assert run("list").stdout == ""
+
+
+def test_names_hold_any_script(client: Client, root: Path) -> None:
+    np.save(root / "x.npy", A)
+    np.save(root / "y.npy", B)
+    at = ["--url", client._connection.url]
+    for name in ("Zürich", "naïve test", "数", "🙂", "<b>&"):
+        job = client.submit(root / "x.npy", root / "y.npy", name=name)
+        assert [each.id for each in client.jobs(name=name)] == [job.id]
+        assert name in CliRunner().invoke(app, ["jobs", "--name", name, *at]).stdout
+    answer = client._connection.request("GET", f"/v1/jobs/{job.wait().id}/results/c")
+    assert answer.headers["content-disposition"] == 'attachment; filename="b.npy"'
+    job = client.submit(root / "x.npy", root / "y.npy", name="Zürich: 数").wait()
+    answer = client._connection.request("GET", f"/v1/jobs/{job.id}/results/c")
+    encoded = "filename*=UTF-8''Z%C3%BCrich-%E6%95%B0.npy"
+    assert answer.headers["content-disposition"] == f"attachment; {encoded}"
+    with pytest.raises(InputError, match="name or path is not Unicode text"):
+        client.submit(root / "x.npy", root / "y.npy", name="\udcff")
 
 
 def test_no_request_is_sent_on_a_connection_that_the_server_is_about_to_close() -> None:

@@ -367,6 +367,45 @@ def test_a_failed_job_says_why(server: Live, ended: tuple[str, str], browser: An
         see(browser, "It was deleted, or it belongs to another token.")
 
 
+def test_a_long_name_leaves_room_for_the_other_columns(server: Live, browser: Any) -> None:
+    name = ("Zürich, <b>all</b> the words of a title " * 5)[:200].strip()
+    job_id = submit(server.http, a=A, b=B, name=name)
+    finished(server.http, job_id)
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+        "width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False})  # fmt: skip
+    try:
+        visit(browser, server, "")
+        see(browser, name)
+        shown, hidden, *lines = browser.execute_script(
+            "const link = document.querySelector(`a[href='#/job/${arguments[0]}']`);"
+            "const lines = (cell) => { const range = new Range(); range.selectNodeContents(cell);"
+            "  return range.getClientRects().length; };"
+            "const cells = ['Process', 'Shape'].map((label) =>"
+            "  link.closest('tr').querySelector(`td[data-label='${label}']`));"
+            "return [link.title, link.scrollWidth - link.clientWidth, ...cells.map(lines)]",
+            job_id,
+        )
+        assert shown == name
+        assert hidden > 0
+        assert lines == [1, 1]
+        picture(browser, "long-name")
+        visit(browser, server, "submit")
+        boxes = [find(browser, f"#field-trans_{letter}").location for letter in "ab"]
+        assert boxes[0]["y"] == boxes[1]["y"]
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_addresses_of_no_page_say_so(server: Live, ended: tuple[str, str], browser: Any) -> None:
+    for unknown in ("nonsense", "constructor", f"task/{ended[0]}"):
+        visit(browser, server, unknown)
+        see(browser, f"There is no page #/{unknown}"[:50])
+    visit(browser, server, f"jobs/{ended[0]}")
+    see(browser, "Done in")
+    visit(browser, server, "jobs")
+    see(browser, "Finished, newest first")
+
+
 def test_matrices_are_uploaded_used_and_deleted(server: Live, browser: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "kept.npy", np.ones((6, 6)))
     np.save(tmp_path / "text.npy", np.array([["a"]]))

@@ -64,12 +64,25 @@ SENTENCES: dict[str, tuple[Any, str]] = {
         f'"{"x" * 58}…: it must be a text of at most 200 characters like "night run"',
     ),
 }
+#: Control characters, line and paragraph separators, bidirectional overrides and isolates.
+UNPRINTABLE = "\n\x1b\x7f\x85\u2028\u2029\u202a\u202e\u2066\u2069"
 
 
 @pytest.mark.parametrize("field", SENTENCES)
 def test_each_sentence_names_field_value_and_what_is_allowed(client: InProcess, field: str) -> None:
     inputs, sentence = SENTENCES[field]
     assert errors(client, {**AB, **inputs}) == {field: f"{field} is {sentence}"}
+
+
+@pytest.mark.parametrize("character", UNPRINTABLE)
+def test_names_hold_printable_characters_only(client: InProcess, character: str) -> None:
+    said = f"must hold printable characters only, not U+{ord(character):04X}"
+    assert errors(client, {**AB, "name": f"a{character}b"})["name"].endswith(f": it {said}")
+    answer = client.get("/v1/jobs", params={"name": f"a{character}b"})
+    assert answer.status_code == 422
+    assert said in answer.text
+    described = {"name": f"a{character}b", "shape": [2, 2]}
+    assert client.post("/v1/matrices", json=described).status_code == 422
 
 
 def test_errors_of_files_and_devices_name_their_field(client: InProcess, tmp_path: Path) -> None:
