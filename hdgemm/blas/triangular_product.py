@@ -15,10 +15,11 @@ from hdgemm.call.run_sequence import RunSequence
 from hdgemm.errors import InputError
 from hdgemm.linalg.solving.columns import ColumnSolver, solve_columns
 from hdgemm.linalg.solving.triangles import Triangle
-from hdgemm.linalg.storage import check_no_operand, open_output
+from hdgemm.linalg.storage import open_output
 from hdgemm.matrices.triangles import TriangularMatrix
 from hdgemm.product.arguments import as_scalar, flag, result_dtype, trans_flags
 from hdgemm.product.product import Product
+from hdgemm.product.target import check_no_operand
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -28,6 +28,7 @@ from hdgemm.matrices.location import parse_location
 from hdgemm.matrices.operands import open_operand
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.pipeline.tiles import Rect
+from hdgemm.product.target import check_no_operand
 from hdgemm.run.session import check_options
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def cholesky(
         raise InputError(
             f"out must be the location of a new file or array, got {type(out).__name__}"
         ) from error
+    check_no_operand(place, a)
     dtype = matrix.matrix.dtype.newbyteorder("=")
     if not matrix.shape[0] or dtype.kind not in "fc":
         raise InputError(f"a {matrix.shape[0]}×{matrix.shape[0]} {dtype} has no factor")

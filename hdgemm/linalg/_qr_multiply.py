@@ -15,8 +15,7 @@ from hdgemm.errors import InputError
 from hdgemm.linalg._checkpoint import Command
 from hdgemm.linalg._q_product import QProduct
 from hdgemm.linalg._qr_factorisation import QrFactorisation
-from hdgemm.linalg.storage import check_no_operand
-from hdgemm.product.target import is_location
+from hdgemm.product.target import check_no_operand, is_location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

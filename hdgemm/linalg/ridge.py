@@ -25,7 +25,7 @@ from hdgemm.linalg.rows.r_factor import r_and_qb
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
 from hdgemm.linalg.rows.triangle_svd import TriangleSvd
 from hdgemm.linalg.solving.columns import RightHandSides
-from hdgemm.linalg.storage import check_no_operand
+from hdgemm.product.target import check_no_operand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

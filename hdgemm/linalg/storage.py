@@ -30,7 +30,13 @@ from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.stores import create_matrix, create_scratch, is_stored
 from hdgemm.product.aliasing import overlaps, same_elements
 from hdgemm.product.arguments import check_shape
-from hdgemm.product.target import check_location, is_location, replaced_path, result_at, single
+from hdgemm.product.target import (
+    check_location,
+    check_no_operand,
+    is_location,
+    result_at,
+    single,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -428,19 +434,6 @@ def _check_out(
         raise InputError(
             "out overlaps an operand without being the same matrix: choose another one"
         )
-
-
-def check_no_operand(out: Any, *operands: StoredMatrix) -> None:
-    """Refuse the location of a result that is an operand's file or array, through links, too."""
-    out = single(out)
-    path = replaced_path(parse_location(out)) if is_location(out) else None
-    for each in operands:
-        matrix = each.operand.matrix
-        if path is not None and overlaps(path, matrix):
-            raise InputError(
-                f"out is the file of an operand, {matrix.name}, which the result would replace: "
-                "choose another out, or factor in place (overwrite_a=True, --in-place)"
-            )
 
 
 def check_apart(one: OpenOutput, other: OpenOutput) -> None:

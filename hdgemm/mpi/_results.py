@@ -23,7 +23,7 @@ from hdgemm.mpi._block_cyclic import BlockCyclicArray
 from hdgemm.mpi._redistribution import Place, gather
 from hdgemm.mpi._strips import Strips
 from hdgemm.mpi.processes import together
-from hdgemm.product.target import is_location, result_at
+from hdgemm.product.target import check_no_operand, is_location, result_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from hdgemm.mpi.communicator import Communicator
 
 
-def target_of(world: Communicator, out: Any, *, factor: bool = False) -> Location:
-    """Return the location of a new result, or of a `factor`, on all ranks.
+def target_of(world: Communicator, out: Any, *operands: Any, factor: bool = False) -> Location:
+    """Return the location of a new result, or of a `factor`, on all ranks; no operand's.
 
     Raises
     ------
@@ -69,6 +69,7 @@ def target_of(world: Communicator, out: Any, *, factor: bool = False) -> Locatio
                 "remove it or give another out",
                 path=str(place.path),
             )
+        check_no_operand(place, *operands)
     return place
 
 

@@ -95,7 +95,7 @@ def cholesky(
     """
     call, lower = MpiCall.begin("cholesky", a, out, keywords), bool(lower)
     dealt = out is None and isinstance(a, BlockCyclicArray)
-    place = None if dealt else target_of(call.world, out, factor=True)
+    place = None if dealt else target_of(call.world, out, a, factor=True)
     slabs = BySlabs.NEVER if place is None else by_slabs(call.world, place)
     arguments = {"out": str(place), "lower": lower, "restart": bool(restart)}
     request = Request("cholesky", a, None, arguments, check_finite, slabs=slabs)
@@ -178,7 +178,7 @@ def cho_solve(
     >>> x = hdgemm.mpi.cho_solve("L.npy", "B.npy", out="X.npy")
     """
     call = MpiCall.begin("cho_solve", None, out, keywords)
-    place = None if out is None else target_of(call.world, out)
+    place = None if out is None else target_of(call.world, out, c_and_lower, b)
     with together(call.world):
         given = open_factors(c_and_lower) if is_location(c_and_lower) else c_and_lower
         c, lower = check_pair(given, "c_and_lower", CholeskyFactor)

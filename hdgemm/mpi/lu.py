@@ -122,7 +122,7 @@ def lu_factor(
     with together(call.world):
         check_pivoting(pivoting)
     dealt = out is None and isinstance(a, BlockCyclicArray)
-    place = None if dealt else target_of(call.world, out, factor=True)
+    place = None if dealt else target_of(call.world, out, a, factor=True)
     slabs = BySlabs.NEVER if place is None else by_slabs(call.world, place)
     arguments = {"out": str(place), "restart": bool(restart)}
     request = Request("lu_factor", a, None, arguments, check_finite, slabs=slabs, pivoting=pivoting)
@@ -208,7 +208,7 @@ def lu_solve(
     >>> x = hdgemm.mpi.lu_solve("LU.npy", "B.npy", out="X.npy")
     """
     call = MpiCall.begin("lu_solve", None, out, keywords)
-    place = None if out is None else target_of(call.world, out)
+    place = None if out is None else target_of(call.world, out, lu_and_piv, b)
     with together(call.world):
         given = open_factors(lu_and_piv) if is_location(lu_and_piv) else lu_and_piv
         lu, piv = check_pair(given, "lu_and_piv", LUFactors)

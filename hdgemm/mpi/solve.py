@@ -132,7 +132,7 @@ def solve(
         check_pivoting(pivoting)
         if pivoting != "partial" and assume_a == "pos":
             raise InputError("assume_a='pos' takes no pivots: leave pivoting out")
-    place = None if out is None else target_of(call.world, out)
+    place = None if out is None else target_of(call.world, out, a, b)
     slabs = BySlabs.NEVER
     if place is not None and refine is None:
         slabs = by_slabs(call.world, factors_beside(place))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices.location import Location, parse_location
 from hdgemm.matrices.operands import open as open_stored, open_operand
+from hdgemm.matrices.stored import StoredMatrix
+from hdgemm.product.aliasing import overlaps
 
 if TYPE_CHECKING:
-    import pathlib
-
-    from hdgemm.matrices.base import Operand
+    from hdgemm.matrices.base import Matrix, Operand
 
 
 def single(out: Any) -> Any:
@@ -86,3 +87,30 @@ def check_location(where: Location, a: Any, b: Any) -> None:
                 f"{where.path} holds {what}, and HDF5 does not read and write one file at once: "
                 "write C to another file"
             )
+
+
+def check_no_operand(out: Any, *operands: Any) -> None:
+    """Refuse the location of a result that is an operand's file or array, through links, too.
+
+    Operands are stored matrices, or what a call was given: arrays are passed over, of factors in a
+    tuple the first is taken.
+    """
+    out = single(out)
+    path = replaced_path(parse_location(out)) if is_location(out) else None
+    for each in operands:
+        read = _read_place(each)
+        if path is not None and read is not None and overlaps(path, read):
+            name = read if isinstance(read, pathlib.Path) else read.name
+            raise InputError(
+                f"out is the file of an operand, {name}, which the result would replace: choose "
+                "another out, or factor in place (overwrite_a=True, --in-place)"
+            )
+
+
+def _read_place(operand: Any) -> Matrix | pathlib.Path | None:
+    """Return the matrix of an operand, or its file or folder where it is a location."""
+    if isinstance(operand, tuple):
+        return _read_place(operand[0]) if operand else None
+    if isinstance(operand, StoredMatrix):
+        return operand.operand.matrix
+    return replaced_path(parse_location(operand)) if is_location(operand) else None

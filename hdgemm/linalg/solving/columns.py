@@ -17,13 +17,13 @@ from hdgemm.errors import InputError
 from hdgemm.linalg.planning.solve import SolvePlan, Stream, plan_solve
 from hdgemm.linalg.slabs.slab import Slab, check_finite_slab
 from hdgemm.linalg.solving.triangles import Triangle, TriangleSolver, whole_columns
-from hdgemm.linalg.storage import Output, check_no_operand
+from hdgemm.linalg.storage import Output
 from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.product.aliasing import overlaps
 from hdgemm.product.arguments import result_dtype
-from hdgemm.product.target import single
+from hdgemm.product.target import check_no_operand, single
 from hdgemm.progress import Callbacks
 
 if TYPE_CHECKING:

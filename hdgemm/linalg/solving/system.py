@@ -23,11 +23,12 @@ from hdgemm.linalg.planning.solve import SINGLE, STEPS
 from hdgemm.linalg.solving.columns import SolvedColumns, check_apart
 from hdgemm.linalg.solving.factors import prepare_cholesky_factor, prepare_lu_factors
 from hdgemm.linalg.solving.refinement import NotConvergedError, Refinement
-from hdgemm.linalg.storage import check_no_operand, takes_result
+from hdgemm.linalg.storage import takes_result
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.triangles import symmetric
 from hdgemm.pipeline.plan import flops_per_multiply_add
+from hdgemm.product.target import check_no_operand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
