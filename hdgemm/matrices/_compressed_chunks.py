@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    #: Takes the bytes of a stored chunk and memory for the decoded ones, which it may use; returns
-    #: the decoded bytes.
-    Decode = Callable[[NDArray[np.uint8], NDArray[np.uint8]], Any]
+    from hdgemm.matrices._chunk_decoders import Decode
 
 #: Chunks that are read and decoded at once.
 _AT_ONCE: Final = 2
@@ -115,7 +113,11 @@ class CompressedChunks(RectangleMatrix):
 
     def _decoded(self, buffers: _Buffers, path: Path) -> NDArray[Any]:
         memory = buffers.memory(self._whole[0] * self._whole[1] * self._stored.itemsize)
-        decoded = self._decode(buffers.content(path), memory)
+        content = buffers.content(path)
+        try:
+            decoded = self._decode(content, memory)
+        except Exception as error:
+            raise ValueError(f"{path}: {str(error) or type(error).__name__}") from error
         return np.frombuffer(decoded, self._stored).reshape(self._whole)
 
 

@@ -221,7 +221,7 @@ class RectangleMatrix(Matrix):
         except Exception as error:
             raise MatrixIOError(
                 f"cannot {verb} rows {rows.start}:{rows.stop}, columns {cols.start}:{cols.stop} "
-                f"of {self.name}: {error}",
+                f"of {self.name}: {str(error) or type(error).__name__}",
                 path=self.name,
                 offset=rows.start,
                 length=rows.stop - rows.start,

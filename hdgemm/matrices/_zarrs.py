@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hdgemm.errors import InputError, load_extra
+from hdgemm.matrices._chunk_decoders import decoder
 from hdgemm.matrices._chunkfiles import ChunkFiles
 from hdgemm.matrices._compressed_chunks import CompressedChunks
 from hdgemm.matrices._rectangles import RectangleMatrix
@@ -24,15 +25,11 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
-    from hdgemm.matrices._compressed_chunks import Decode
+    from hdgemm.matrices._chunk_decoders import Decode
     from hdgemm.matrices.base import Matrix
 
-#: Codecs of numcodecs that turn bytes into bytes, by the names that both formats give them.
-_CODECS: Final = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
-#: Where a chunk that Blosc compressed says how many bytes it has decoded, and as it is stored.
-_BLOSC_SIZES: Final = (slice(4, 8), slice(12, 16))
+#: Codecs of Zarr format 3 that have the names of codecs of numcodecs, and their bytes.
+_CODECS: Final = frozenset({"blosc", "gzip", "zstd"})
 
 
 def load_zarr() -> Any:
@@ -147,21 +144,11 @@ def _decoder(array: Any) -> Decode | None:
     if array.metadata.zarr_format == 3:
         import numcodecs
 
+        # Codecs of numcodecs under its own names have its configuration.
         name = codec.to_dict()["name"]
-        codec = numcodecs.get_codec({"id": name}) if name in _CODECS else None
-    kind = getattr(codec, "codec_id", None)
-
-    def decode(content: NDArray[np.uint8], memory: NDArray[np.uint8]) -> Any:
-        if kind != "blosc":
-            return codec.decode(content)
-        # numcodecs would read past the end of a truncated chunk, and would not tell that a chunk
-        # filled only the first part of the memory.
-        size, stored = (int.from_bytes(content[at], "little") for at in _BLOSC_SIZES)
-        if stored != len(content):
-            raise ValueError(f"a chunk has {len(content)} bytes, and {stored} by its Blosc header")
-        return codec.decode(content, memory) if size == memory.nbytes else codec.decode(content)
-
-    return decode if kind in _CODECS else None
+        found = getattr(codec, "codec_config", {"id": name} if name in _CODECS else None)
+        codec = None if found is None else numcodecs.get_codec(found)
+    return decoder(codec)
 
 
 def _finder(array: Any, folder: Path) -> Callable[[tuple[int, int]], Path | None]:

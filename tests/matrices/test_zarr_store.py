@@ -1,9 +1,12 @@
 """Zarr stores with chunks that exist and cannot be read: errors, never fill values or a wait."""
 
 import gc
+import lzma
 import os
 import shutil
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numcodecs
@@ -15,6 +18,8 @@ import hdgemm
 from hdgemm.errors import HdgemmError, InputError, MatrixIOError
 from hdgemm.matrices import _compressed_chunks, zarr_draft
 from hdgemm.matrices.stores import create_matrix
+
+pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3")
 
 LAYOUTS = {
     "plain": {"compressors": None},
@@ -152,6 +157,16 @@ CODECS = {
         "filters": zarr.codecs.TransposeCodec(order=(1, 0)),
     },
     "lz4, format 2": {"zarr_format": 2, "compressors": numcodecs.LZ4()},
+    "bz2": {"compressors": {"name": "numcodecs.bz2", "configuration": {"level": 1}}},
+    "lzma, by filters": {
+        "compressors": {
+            "name": "numcodecs.lzma",
+            "configuration": {
+                "format": lzma.FORMAT_RAW,
+                "filters": [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 16}],
+            },
+        }
+    },
     "zlib, format 2, big-endian": {
         "zarr_format": 2,
         "compressors": numcodecs.Zlib(),
@@ -240,19 +255,106 @@ def test_a_compressed_chunk_of_other_bytes_is_an_error(tmp_path, codec, content)
         hdgemm.open(tmp_path / "x.zarr").read()
 
 
-@pytest.mark.parametrize("codec", ["blosc", "gzip", "zstd, big-endian", "lz4, format 2"])
-@pytest.mark.parametrize("size", [9, 11])
-def test_a_compressed_chunk_of_another_size_is_an_error(tmp_path, codec, size):
-    for name, side in (("x", 10), ("y", size)):
+@contextmanager
+def traced():
+    """Give a function that returns the most bytes that Python has held since the beginning."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+#: Whether the header of a chunk states its decoded size, of codecs that are decoded here.
+STATES_ITS_SIZE = {
+    "blosc": True,
+    "gzip": False,
+    "zstd, big-endian": True,
+    "lz4, format 2": True,
+    "bz2": False,
+    "lzma, by filters": False,
+    "zlib, format 2, big-endian": False,
+}
+
+
+@pytest.mark.parametrize("codec", STATES_ITS_SIZE)
+@pytest.mark.parametrize("side", [9, 11, 1000])
+def test_a_chunk_that_decompresses_to_another_size_is_refused(tmp_path, codec, side):
+    """Before it takes the memory: 8 MB of ones are a chunk of a few kilobytes."""
+    for name, extent in (("x", 10), ("y", side)):
         layout = {"dtype": "f8"} | CODECS[codec]
         array = zarr.create_array(
-            tmp_path / f"{name}.zarr", shape=(40, 40), chunks=(side, side), **layout
+            tmp_path / f"{name}.zarr", shape=(2000, 20), chunks=(extent**2 // 20, 20), **layout
         )
-        array[:] = np.ones((40, 40))
+        array[:] = np.ones(array.shape)
     key = array.metadata.encode_chunk_key((0, 0))
     shutil.copy(tmp_path / "y.zarr" / key, tmp_path / "x.zarr" / key)
-    with pytest.raises(MatrixIOError, match=r"cannot read rows .* of .*x\.zarr"):
+    size = "more than 800" if side > 10 and not STATES_ITS_SIZE[codec] else 8 * (side**2 // 20 * 20)
+    reason = f"{key}: it decompresses to {size} bytes, and a chunk of this array has 800"
+    with hdgemm.open(tmp_path / "x.zarr") as matrix, traced() as peak:
+        with pytest.raises(MatrixIOError, match=f"cannot read rows .*{reason}"):
+            matrix.read()
+        assert peak() < 4 << 20
+
+
+@pytest.mark.parametrize("size", [16001, 1 << 36, 1 << 62, (1 << 64) - 3])
+def test_the_size_that_a_frame_of_zstandard_states_is_in_the_error(tmp_path, size):
+    x = np.ones((50, 40))
+    array = zarr.create_array(tmp_path / "x.zarr", data=x, chunks=x.shape)
+    chunk = tmp_path / "x.zarr" / array.metadata.encode_chunk_key((0, 0))
+    one_block = b"\x03\x00\x00\x00"
+    chunk.write_bytes(b"\x28\xb5\x2f\xfd\xe0" + size.to_bytes(8, "little") + one_block)
+    with pytest.raises(MatrixIOError, match=f"{chunk}: it decompresses to {size} bytes.* 16000"):
         hdgemm.open(tmp_path / "x.zarr").read()
+
+
+@pytest.mark.parametrize("size", [0, 15999, 1 << 31, (1 << 32) - 1])
+def test_the_size_that_a_header_of_blosc_states_is_in_the_error(tmp_path, size):
+    x = np.ones((50, 40))
+    array = zarr.create_array(
+        tmp_path / "x.zarr", data=x, chunks=x.shape, compressors=zarr.codecs.BloscCodec()
+    )
+    chunk = tmp_path / "x.zarr" / array.metadata.encode_chunk_key((0, 0))
+    content = bytearray(chunk.read_bytes())
+    content[4:8] = size.to_bytes(4, "little")
+    chunk.write_bytes(content)
+    with pytest.raises(MatrixIOError, match=f"{chunk}: it decompresses to {size} bytes.* 16000"):
+        hdgemm.open(tmp_path / "x.zarr").read()
+
+
+def frame_without_size(nbytes):
+    """Return a frame of Zstandard that states no size, of blocks of zeros."""
+    lengths = [1 << 17] * (nbytes >> 17) + [nbytes % (1 << 17)]
+    blocks = b"".join(
+        (int(at == len(lengths) - 1) | 1 << 1 | length << 3).to_bytes(3, "little") + b"\0"
+        for at, length in enumerate(lengths)
+    )
+    return b"\x28\xb5\x2f\xfd\x00\x50" + blocks
+
+
+def test_a_chunk_of_zstandard_may_have_several_frames_and_no_size(tmp_path):
+    x = np.random.default_rng(0).standard_normal((50, 40))
+    array = zarr.create_array(tmp_path / "x.zarr", data=x, chunks=x.shape)
+    chunk = tmp_path / "x.zarr" / array.metadata.encode_chunk_key((0, 0))
+    encode = numcodecs.Zstd(3).encode
+    chunk.write_bytes(encode(x[:20].copy()) + encode(x[20:].copy()))
+    np.testing.assert_array_equal(hdgemm.open(tmp_path / "x.zarr").read(), x)
+    chunk.write_bytes(encode(x[:20].copy()) + frame_without_size(30 * 40 * 8))
+    np.testing.assert_array_equal(hdgemm.open(tmp_path / "x.zarr").read()[20:], np.zeros((30, 40)))
+    chunk.write_bytes(frame_without_size(x.nbytes))
+    np.testing.assert_array_equal(hdgemm.open(tmp_path / "x.zarr").read(), np.zeros(x.shape))
+    for content in (
+        encode(x[:20].copy()) + encode(x[20:45].copy()),
+        encode(x[:20].copy()) + encode(x),
+        encode(x[:20].copy()) + frame_without_size(1 << 25),
+        frame_without_size(x.nbytes - 8),
+        frame_without_size(1 << 25),
+    ):
+        chunk.write_bytes(content)
+        with hdgemm.open(tmp_path / "x.zarr") as matrix, traced() as peak:
+            with pytest.raises(MatrixIOError, match=f"cannot read rows .*: {chunk}: "):
+                matrix.read()
+            assert peak() < 4 << 20
 
 
 @pytest.mark.parametrize("name", ["zarr.json", "g/zarr.json", "g/C/zarr.json"])
