@@ -52,7 +52,8 @@ class _DatasetDraft(Draft[FileMatrix]):
 class NewFileDraft(Draft[Any]):
     """A dataset in a file aside, which gets the name `path`.
 
-    Where another process has made a file of that name meanwhile, the dataset is copied into it.
+    A file of that name is replaced where it holds nothing but a dataset of this name; into another
+    one, which another process has made meanwhile, the dataset is copied.
     """
 
     def __init__(self, path: Path, item: str, part: Path, matrix: Matrix) -> None:
@@ -65,6 +66,9 @@ class NewFileDraft(Draft[Any]):
         except FileExistsError:
             # A process that was killed here leaves one file with both names.
             if not self.path.samefile(self.part):
+                if _holds_only(self.path, self._item):
+                    super()._give_name()
+                    return
                 self._copy()
         except OSError:  # the file system has no hard links
             super()._give_name()
@@ -93,14 +97,15 @@ def create_hdf5(
 
     A new file is written aside and renamed; in a file that exists the dataset is written aside
     within it, and the rest of the file stays as it is. With `part`, the name that a new file is to
-    have until it is published, the file must be new.
+    have until it is published, the file must be new, or hold nothing but a dataset of that name.
     """
     stored = check_written(dtype, f"{path}::{item}")
     path = real_path(path)
     item = "/" + item.strip("/")
     require_space(path, shape[0] * shape[1] * stored.itemsize)
     if path.exists():
-        _check_existing(path, durable=part is not None)
+        _check_existing(path, item, durable=part is not None)
+    if path.exists() and part is None:
         folder, _, last = item.rpartition("/")
         part_item = f"{folder}/{aside(Path(last)).name}"
         new_groups = _missing_groups(path, item)
@@ -134,21 +139,36 @@ def check_new_hdf5(path: Path, item: str, *, durable: bool) -> None:
     """
     path = real_path(path)
     require_space(path, 0)
+    item = "/" + item.strip("/")
     if path.exists():
-        _check_existing(path, durable=durable)
-        _missing_groups(path, "/" + item.strip("/"))
+        _check_existing(path, item, durable=durable)
+        _missing_groups(path, item)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InputError(f"cannot create {path}: permission denied", path=str(path))
 
 
-def _check_existing(path: Path, *, durable: bool) -> None:
-    if durable:
+def _check_existing(path: Path, item: str, *, durable: bool) -> None:
+    check_regular(path)
+    if durable and not _holds_only(path, item):
         raise InputError(
-            f"{path} exists, and HDF5 cannot change a file so that a crash leaves it whole: give C "
-            "a file of its own, or leave checkpoint out",
+            f"{path} exists and holds more than {item}, and HDF5 cannot change a file so that a "
+            "crash leaves it whole: give C a file of its own, or leave checkpoint out",
             path=str(path),
         )
-    check_regular(path)
+
+
+def _holds_only(path: Path, item: str) -> bool:
+    """Return whether a file holds nothing but one dataset, and the groups on the way to it."""
+    h5py = load_h5py()
+    with library("read", path), open_file(path, "r") as file:
+        group = file
+        for name in item.strip("/").split("/"):
+            if not isinstance(group, h5py.Group) or group.attrs or list(group) != [name]:
+                return False
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                return False
+            group = group[name]
+        return isinstance(group, h5py.Dataset) and not file.userblock_size
 
 
 def _missing_groups(path: Path, item: str) -> list[str]:

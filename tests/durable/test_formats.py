@@ -178,8 +178,9 @@ def test_power_may_fail_at_any_write(memory_folder, kind, monkeypatch):
         case.check()
 
 
-def test_a_replaced_array_is_the_old_one_until_the_new_one_is_whole(tmp_path):
-    case = Case(tmp_path, "zarr-item")
+@pytest.mark.parametrize("kind", ["hdf5", "zarr-item"])
+def test_a_replaced_matrix_is_the_old_one_until_the_new_one_is_whole(tmp_path, kind):
+    case = Case(tmp_path, kind)
     case.run(checkpoint=False)
     case.run(checkpoint=False, c=case.out, beta=1.0)
     expected = case.c()
@@ -210,6 +211,25 @@ def test_compressed_inputs_are_told_apart_by_their_files(tmp_path):
     b[3, 4] = 5.0
     with pytest.raises(InputError, match="B has changed"):
         multiply(*names, **arguments)
+
+
+@pytest.mark.parametrize("kept", ["dataset", "attribute", "group", "link"])
+def test_a_file_with_more_than_the_dataset_is_not_replaced(tmp_path, kept):
+    case = Case(tmp_path, "hdf5")
+    case.run(checkpoint=False)
+    with h5py.File(tmp_path / "C.h5", "a") as file:
+        if kept == "dataset":
+            file["group/other"] = np.eye(2)
+        elif kept == "attribute":
+            file["group"].attrs["units"] = "m"
+        elif kept == "group":
+            file.create_group("other")
+        else:
+            file.move("group/C", "elsewhere")
+            file["group/C"] = h5py.SoftLink("/elsewhere")
+    with pytest.raises(InputError, match=r"C\.h5 exists and holds more than /group/C"):
+        case.run()
+    assert not list(tmp_path.glob(".C.*.part"))
 
 
 def test_what_cannot_be_resumed_is_refused(tmp_path):

@@ -208,6 +208,23 @@ def test_rows_that_were_stored_are_not_computed_again(name, tmp_path):
     assert stored(tmp_path, "part") == stored(tmp_path, "whole")
 
 
+@pytest.mark.parametrize("name", ["svd", "pinv", "pca", "svds"])
+def test_a_finished_call_with_a_result_in_hdf5_is_repeated(name, tmp_path):
+    """Its file holds nothing but the result, and is replaced as a .npy file is."""
+    np.save(tmp_path / "a.npy", matrix_of(name))
+    places, events = tuple(f"{tmp_path / each}.h5::/group/X" for each in ("u", "s", "v")), []
+    how = {"checkpoint": True, "options": ROWS}
+    CALLS[name](tmp_path / "a.npy", places, observer=events.append, **how)
+    with hdgemm.open(places[0]) as found:
+        expected = found.read()
+    with pytest.raises(InterruptedRunError):
+        CALLS[name](tmp_path / "a.npy", places, observer=interrupt_after(len(events) // 2), **how)
+    CALLS[name](tmp_path / "a.npy", places, **how)
+    with hdgemm.open(places[0]) as found:
+        np.testing.assert_array_equal(found.read(), expected)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
 @pytest.mark.parametrize("name", STORING)
 def test_rows_that_have_changed_are_computed_again(name, tmp_path):
     a, events = tmp_path / "A.npy", []
