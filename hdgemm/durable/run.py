@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import zlib
 from typing import TYPE_CHECKING, Any, Self
 
 from hdgemm.durable.earlier_run import EarlierRun, say_kept
@@ -10,15 +12,18 @@ from hdgemm.durable.journal import redo_path
 from hdgemm.durable.pieces import Entry, FinishedPieces
 from hdgemm.durable.place import ResultPlace
 from hdgemm.errors import DeviceError, InputError
+from hdgemm.matrices.draft import aside, real_path
 from hdgemm.matrices.files import sync
 from hdgemm.matrices.fingerprint import file_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from hdgemm.durable.identity import Identity
     from hdgemm.durable.place import Checkpointing
     from hdgemm.matrices.base import Operand
+    from hdgemm.matrices.location import Location
     from hdgemm.pipeline.tiles import Rect
 
 
@@ -108,6 +113,18 @@ class JournaledRun:
     def close(self) -> None:
         """Close the files; a run that had begun is left as it is, to be resumed later."""
         self._journal.close()
+
+    def draft_of(self, where: Location) -> Path | None:
+        """Return the name of the draft of a result in a store, beside the one that is recorded.
+
+        The run that goes on makes it again under this name, so that none is left for good. None
+        where the file system removes a draft, and within an HDF5 file that exists.
+        """
+        kind = where.kind
+        if where.url or kind.whole_file or (where.path.exists() and not kind.item_folders):
+            return None
+        mark = zlib.crc32(os.fsencode(f"{self.path.resolve()}::{where.item}"))
+        return aside(real_path(kind.own_path(where)), mark)
 
     def discard(self) -> None:
         """Remove journal, draft, redo log and work files: the next run begins again."""

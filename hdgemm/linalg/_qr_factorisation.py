@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hdgemm.call.run import OpenRun
+    from hdgemm.durable.run import JournaledRun
     from hdgemm.linalg._checkpoint import SlabCheckpoint
     from hdgemm.linalg.planning.rows import RowPlan
     from hdgemm.linalg.planning.slab import Kind
@@ -131,9 +132,15 @@ class QrFactorisation:
         )
 
     def place(
-        self, stack: ExitStack, output: Output, other: OpenOutput | None = None
+        self,
+        stack: ExitStack,
+        output: Output,
+        other: OpenOutput | None = None,
+        run: JournaledRun | None = None,
     ) -> OpenOutput:
         """Open a result; it is published when the stack is left without an error.
+
+        `run` is the durable run, where neither result is kept by it.
 
         Raises
         ------
@@ -142,7 +149,9 @@ class QrFactorisation:
         """
         if isinstance(output.out, ScratchFile):
             stack.enter_context(output.out)
-        target = stack.enter_context(output.opened())
+        if other is not None:
+            run = other.checkpoint
+        target = stack.enter_context(output.opened(run=run))
         self._changes_a |= overlaps(target.stored.operand.matrix, self.source.operand.matrix)
         stack.enter_context(self._input_unchanged(target))
         if other is not None:

@@ -218,7 +218,7 @@ class _Call:
             found = factors.run()
             p = _permutation(found.pivots, m)
             plan, recorder = self._plan(done), Recorder(portions.next(0), 0)
-            with upper.opened() as right:
+            with upper.opened(run=done) as right:
                 check_apart(left, right)
                 self._store_upper(found.matrix, right.stored, plan, recorder)
                 self._store_lower(found, left, plan, p, recorder)

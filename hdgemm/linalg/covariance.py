@@ -435,7 +435,7 @@ def _prepare(
                 if durable is not None:
                     durable.begin(plan)
                 passes = Passes(run, plan.flops, durable)
-                target = result.opened(stack)
+                target = result.opened(stack, run=durable)
                 stack.enter_context(input_unchanged(source, target.stored))
                 moments = _moments(rows, passes, plan)
                 divisor = weights.divisor(moments.weight, own)

@@ -255,7 +255,7 @@ class _LeastSquares:
         read = {name: matrix.operand for name, matrix in inputs.items()}
         with (
             durable_rows(self.call, self.out, inputs, facts) as durable,
-            self.output.opened() as target,
+            self.output.opened(run=durable) as target,
             unchanged(read, target.stored.operand.matrix),
         ):
             if durable is not None:

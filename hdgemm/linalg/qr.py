@@ -457,7 +457,7 @@ def _tall(
         with ExitStack() as stack:
             inputs = {"A": qr.source}
             durable = stack.enter_context(durable_rows(command, r_out, inputs, {"routine": "qr"}))
-            r, plan = qr.place(stack, r_output), rows
+            r, plan = qr.place(stack, r_output, run=durable), rows
             if durable is not None:
                 plan = durable.plan or rows
                 durable.begin(plan)

@@ -81,12 +81,18 @@ class Result:
             raise InputError("out overlaps a, which is read more than once: choose another out")
         return cls(given, output, vector)
 
-    def opened(self, stack: ExitStack, rows: RowCheckpoint | None = None) -> OpenOutput:
+    def opened(
+        self,
+        stack: ExitStack,
+        rows: RowCheckpoint | None = None,
+        run: RowCheckpoint | None = None,
+    ) -> OpenOutput:
         """Open the place; it is published when the stack is left without an error.
 
-        The rows of a new file are kept where a durable run of passes over `rows` is interrupted.
+        The rows of a new file are kept where a durable run of passes over `rows` is interrupted;
+        `run` is a durable run that does not keep them.
         """
-        return stack.enter_context(self.output.opened(rows=rows))
+        return stack.enter_context(self.output.opened(rows=rows, run=run))
 
     def value(self, target: OpenOutput) -> Any:
         """Return the result for the caller: of a .npy file a memmap, a vector for a vector."""
@@ -107,14 +113,15 @@ def open_results(
     source: StoredMatrix,
     *,
     rows: RowCheckpoint | None = None,
-    large: int = 0,
+    large: int | None = 0,
 ) -> list[OpenOutput]:
     """Open the places of results, which must lie apart; A must not change until they are left.
 
-    Of the result with index `large` a durable run of passes over `rows` keeps the rows.
+    Of the result with index `large`, None for none, a durable run of passes over `rows` keeps the
+    rows.
     """
     targets = [
-        result.opened(stack, rows if number == large else None)
+        result.opened(stack, rows if number == large else None, rows)
         for number, result in enumerate(results)
     ]
     for number, target in enumerate(targets):

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hdgemm.call.run import OpenRun
+    from hdgemm.durable.run import JournaledRun
     from hdgemm.linalg._checkpoint import AnyPlan, Command
     from hdgemm.linalg.planning.slab import Kind
     from hdgemm.linalg.rows.checkpoint import RowCheckpoint
@@ -257,21 +258,26 @@ class Output:
 
     @contextmanager
     def opened(
-        self, *, sparse: bool = False, rows: RowCheckpoint | None = None
+        self,
+        *,
+        sparse: bool = False,
+        rows: RowCheckpoint | None = None,
+        run: JournaledRun | None = None,
     ) -> Iterator[OpenOutput]:
         """Yield the result for writing; a new file gets its name on leaving without an error.
 
         With `sparse`, a new file has no disk space before it is written. A durable run of passes
-        over `rows` keeps a new file on the local disk when it is interrupted.
+        over `rows` keeps a new file on the local disk when it is interrupted. A durable `run` that
+        does not keep this result makes its draft again under one name.
         """
         # The companions are left last: the result has its name by then.
-        with CompanionFiles() as companions, self._opened(sparse, rows) as target:
+        with CompanionFiles() as companions, self._opened(sparse, rows, run) as target:
             if target.location is not None and target.location.kind.whole_file:
                 companions.beside = target.location.path.resolve()
             yield replace(target, companions=companions)
 
     def _opened(
-        self, sparse: bool, rows: RowCheckpoint | None
+        self, sparse: bool, rows: RowCheckpoint | None, run: JournaledRun | None
     ) -> AbstractContextManager[OpenOutput]:
         if self.command is not None:
             return _durable(self, self.command)
@@ -281,7 +287,8 @@ class Output:
             return nullcontext(self._anonymous(sparse))
         if isinstance(self.out, Location):
             if rows is None or self.out.url:
-                return _created(self.out, self.form, sparse)
+                part = None if run is None else run.draft_of(self.out)
+                return _created(self.out, self.form, part, sparse=sparse)
             return _growing(self.out, self.form, rows)
         return _existing(self)
 
@@ -342,9 +349,11 @@ def _overwritten(a: Any) -> Iterator[OpenOutput]:
 
 
 @contextmanager
-def _created(place: Location, form: _Form, sparse: bool) -> Iterator[OpenOutput]:
+def _created(
+    place: Location, form: _Form, part: Path | None, *, sparse: bool
+) -> Iterator[OpenOutput]:
     shape, dtype, order = form
-    with create_matrix(place, shape, dtype, order=order, sparse=sparse) as draft:
+    with create_matrix(place, shape, dtype, part, order, sparse=sparse) as draft:
         yield OpenOutput(StoredMatrix(draft.operand, writable=True), location=place, new=True)
         draft.publish()
 

@@ -335,7 +335,7 @@ def prepare_values(
                 if durable is not None:
                     durable.begin(reading, RunLimits.of(run))
                 passes = Passes(run, reading.flops + dense.flops, durable)
-                (target,) = open_results(stack, (values,), source)
+                (target,) = open_results(stack, (values,), source, rows=durable, large=None)
                 find = _gram_values if method == "gram" else _triangle_values
                 s = find(rows, reading, dense, passes, run)
                 target.stored[:, :] = s[:, np.newaxis]

@@ -184,11 +184,14 @@ def check_replaceable(path: Path) -> None:
         raise InputError(f"{path} exists and is not a file; choose another name", path=str(path))
 
 
-def aside(path: Path) -> Path:
-    """Return an unused name in the same folder, of a length that file systems take."""
-    mark = f".{secrets.token_hex(4)}.part"
-    name = os.fsencode(path.name)[: _LONGEST_NAME - 1 - len(mark)].decode(errors="ignore")
-    return path.with_name(f".{name}{mark}")
+def aside(path: Path, mark: int | None = None) -> Path:
+    """Return an unused name in the same folder, of a length that file systems take; with a `mark`
+    of 32 bits, the same name each time.
+    """
+    mark = secrets.randbits(32) if mark is None else mark
+    suffix = f".{mark:08x}.part"
+    name = os.fsencode(path.name)[: _LONGEST_NAME - 1 - len(suffix)].decode(errors="ignore")
+    return path.with_name(f".{name}{suffix}")
 
 
 def reserve(
