@@ -6,7 +6,7 @@ import fcntl
 import logging
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
@@ -39,26 +39,52 @@ _QUEUE_LOCK = 0x68_64_67_66
 
 
 class DiskReserve:
-    """A file that holds disk space back for deletions: they, too, make the database's log grow."""
+    """A file that holds disk space back for deletions: they, too, make the database's log grow.
+
+    The server and the worker beside it share the file; its lock keeps the one from taking the space
+    that the other has just freed for a deletion.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.fill()
 
     def fill(self) -> None:
-        """Take the space, where there is any."""
-        try:
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(fd, 0, _RESERVE)
-            finally:
-                os.close(fd)
-        except OSError:
-            self._path.unlink(missing_ok=True)
+        """Take the space, as far as there is any."""
+        with suppress(OSError), self._locked() as fd:
+            _allocate(fd)
 
-    def release(self) -> None:
-        """Free the space."""
-        self._path.unlink(missing_ok=True)
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """Free the space for the block; take it again afterwards."""
+        with self._locked() as fd:
+            os.ftruncate(fd, 0)
+            try:
+                yield
+            finally:
+                _allocate(fd)
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _allocate(fd: int) -> None:
+    """Let the file of a reserve grow to its whole size, or to the largest part that has space."""
+    held, disk = os.fstat(fd).st_size, os.fstatvfs(fd)
+    for size in (_RESERVE, _RESERVE // 2, _RESERVE // 4, _RESERVE // 8):
+        if held < size <= held + disk.f_bavail * disk.f_frsize:
+            try:
+                os.posix_fallocate(fd, 0, size)
+            except OSError:
+                os.ftruncate(fd, held)
+            else:
+                return
 
 
 class Database:
@@ -114,10 +140,12 @@ class Database:
         except sa.exc.OperationalError as error:
             if self._reserve is None or not is_full(error):
                 raise
-        self._reserve.release()
-        try:
+        with self._reserve.released():
             return delete()
-        finally:
+
+    def fill_reserve(self) -> None:
+        """Take the space held back for deletions again, where it was freed or never there."""
+        if self._reserve is not None:
             self._reserve.fill()
 
     def now(self, conn: sa.Connection) -> float:

@@ -76,8 +76,16 @@ def refuse_existing(
     beside = files_beside(process, inputs, result)
     described = [] if overwrite else FactorFiles.of(result).described()
     for path in (result, *beside, *described):
-        if path.exists() and not (overwrite and path.is_file()):
+        if _exists(path) and not (overwrite and path.is_file()):
             raise exists(path)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        what = f"cannot store {path.name} beside the result: {error.strerror}; choose another name"
+        raise InputError(what, path=str(path)) from error
 
 
 def exists(path: Path) -> ProblemError:

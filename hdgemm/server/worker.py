@@ -85,6 +85,7 @@ class Worker:
 
     def _sweep(self) -> None:
         """Register, queue the jobs of dead workers again, kill processes that do not stop."""
+        self._database.fill_reserve()
         with self._database.write() as conn:
             now = self._database.now(conn)
             self._register(conn, now)

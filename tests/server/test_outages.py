@@ -21,7 +21,7 @@ from alembic.migration import MigrationContext
 from hdgemm.cli.app import main
 from hdgemm.errors import InputError
 from hdgemm.server import jobs, tables
-from hdgemm.server.database import REVISION, Database, open_database
+from hdgemm.server.database import REVISION, Database, DiskReserve, open_database
 from hdgemm.server.http_server import make_service
 from hdgemm.server.migrations import versions
 from hdgemm.server.outputs import writer_of
@@ -239,6 +239,23 @@ def test_on_a_full_disk_deletion_still_works(small_disk: Path, tmp_path: Path) -
         assert server.http.get(job).status_code == 404
         assert server.http.delete(f"/v1/matrices/{matrix}").status_code == 204
         filler.unlink()
+        reserve = small_disk / "data" / "reserve"
+        wait_until(lambda: reserve.stat().st_size == 8 << 20)
+
+
+def test_space_for_deletions_is_held_back_again_as_far_as_there_is_any(small_disk: Path) -> None:
+    reserve = DiskReserve(small_disk / "reserve")
+    filler = small_disk / "filler"
+    with pytest.raises(OSError, match="space"), filler.open("ab", buffering=0) as stream:  # noqa: PT012
+        while True:
+            stream.write(bytes(1 << 16))
+    for _ in range(2):
+        with reserve.released():
+            (small_disk / "log").write_bytes(bytes(1 << 20))
+        assert (small_disk / "reserve").stat().st_size == 4 << 20
+    filler.unlink()
+    reserve.fill()
+    assert (small_disk / "reserve").stat().st_size == 8 << 20
 
 
 @pytest.mark.parametrize(
