@@ -234,6 +234,8 @@ def test_folders_list_matrices_and_stay_inside_the_roots(
     (root / "outside").symlink_to(tmp_path)
     os.mkfifo(root / "pipe.npy")
     (root / "link.npy").symlink_to("a.npy")
+    (root / "not UTF-8 \udcff").mkdir()
+    (root / "\udcff.npy").write_bytes(b"no header")
     assert client.get("/v1/folders").json()["folders"] == [str(root)]
     listed = client.get(f"/v1/folders?path={root}").json()
     assert listed["folders"] == [str(root / "sub")]

@@ -86,7 +86,7 @@ def _list(path: str, roots: Sequence[Path]) -> Folder:
     with paths.opened(real, roots, os.O_RDONLY | os.O_DIRECTORY) as fd:
         with os.scandir(fd) as entries:
             found = sorted(
-                (entry for entry in entries if not entry.name.startswith(".")),
+                (entry for entry in entries if _can_be_named(entry.name)),
                 key=lambda entry: entry.name,
             )
         for entry in found[:_MOST_LISTED]:
@@ -99,6 +99,11 @@ def _list(path: str, roots: Sequence[Path]) -> Folder:
         path=str(real), parent=parent, folders=folders, files=files,
         complete=len(found) <= _MOST_LISTED,
     )  # fmt: skip
+
+
+def _can_be_named(name: str) -> bool:
+    """Leave out hidden entries, and names that are not UTF-8: JSON cannot hold these."""
+    return not name.startswith(".") and name.encode("utf-8", "replace") == os.fsencode(name)
 
 
 def _listed(folder: int, path: Path, name: str) -> list[ListedFile]:
