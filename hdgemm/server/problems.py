@@ -118,7 +118,8 @@ def problem_of(error: Exception) -> ProblemError:
         return from_database(error)
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return ProblemError(507, "disk-full", f"cannot write: {error.strerror}")
-    log.error("a fault of the server", exc_info=error)
+    if isinstance(error, OSError):  # the framework raises all others again, and logs them
+        log.error("a fault of the server", exc_info=error)
     what = f"a fault of the server: {type(error).__name__}"
     return ProblemError(500, "internal-server-error", what)
 

@@ -183,6 +183,27 @@ def test_of_many_at_once_one_gets_the_output_and_one_key_makes_one_job(settings:
         assert len(server.http.get("/v1/jobs").json()["jobs"]) == 2
 
 
+@pytest.mark.parametrize("length", [244, 251])
+def test_names_beside_a_result_may_not_be_too_long(client: InProcess, length: int) -> None:
+    inputs = {"a": A, "output": {"path": f"{'y' * length}.npy"}}
+    answer = client.post("/v1/processes/lu/execution", json={"inputs": inputs})
+    told = refused(answer, 422)
+    assert f"cannot store {'y' * length}." in told["detail"]
+    assert "beside the result: File name too long; choose another name" in told["detail"]
+    assert told["errors"][0]["field"] == "output.path"
+
+
+def test_a_fault_of_the_server_has_its_cause_in_the_log(
+    client: InProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(os, "scandir", fail)
+    refused(client.get("/v1/folders?path=."), 500)
+    assert "the disk is broken" in caplog.text
+
+
 def test_a_full_disk_is_told_and_loses_nothing(
     client: InProcess, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
