@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import (
@@ -270,12 +271,27 @@ def inputs_of(routine: Routine) -> type[Common]:
     return model
 
 
+def _as_choice(choices: tuple[str, ...], value: object) -> object:
+    """Return a number as the choice that is its text, such as 2 or infinity."""
+    text = f"{value:g}" if type(value) in {int, float} else None
+    return text if text in choices else value
+
+
+def _as_list(value: object) -> object:
+    """Return a number as a list of one."""
+    return [value] if type(value) in {int, float} else value
+
+
 def _values(parameter: Parameter) -> Any:
     """Return the type of a parameter's values, with its bounds."""
-    if parameter.choices or parameter.type is bool:
+    kind: Any
+    if parameter.choices:
+        kind = parameter.annotation
+        text = partial(_as_choice, parameter.choices)
+        return Annotated[kind, BeforeValidator(text, json_schema_input_type=kind)]
+    if parameter.type is bool:
         return parameter.annotation
     least, most = parameter.least, parameter.most
-    kind: Any
     if parameter.type is str:
         kind = Annotated[str, Field(max_length=200)]
     elif parameter.type is int:
@@ -285,7 +301,9 @@ def _values(parameter: Parameter) -> Any:
         kind = _finite(least, most)
     else:
         number = _finite(least, most)
-        kind = Annotated[list[number], Field(max_length=_MOST_NUMBERS)]  # type: ignore[valid-type]
+        field = Field(max_length=_MOST_NUMBERS, examples=[[1, 10]])
+        numbers = Annotated[list[number], field]  # type: ignore[valid-type]
+        kind = Annotated[numbers, BeforeValidator(_as_list, json_schema_input_type=numbers)]
     return kind | None if parameter.default is None else kind
 
 

@@ -236,7 +236,8 @@ def _list(schema: Schema, definitions: Schema) -> str:
     items = in_words(schema.get("items", {}), definitions)
     least, most = schema.get("minItems", 0), schema.get("maxItems")
     count = f"{least} " if least == most else ""
-    return f"a list of {count}items, each {items}"
+    like = "".join(f" like {json.dumps(example)}" for example in schema.get("examples", ()))
+    return f"a list{like} of {count}items, each {items}"
 
 
 def _text(schema: Schema) -> str:

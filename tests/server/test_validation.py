@@ -85,6 +85,40 @@ def test_names_hold_printable_characters_only(client: InProcess, character: str)
     assert client.post("/v1/matrices", json=described).status_code == 422
 
 
+@pytest.mark.parametrize(
+    ("process", "given", "kept"),
+    [
+        ("norm", {"ord": 1}, {"ord": "1"}),
+        ("norm", {"ord": -2.0}, {"ord": "-2"}),
+        ("ridge", {"b": AB["a"], "alphas": 5}, {"alphas": [5.0]}),
+        ("ridge", {"b": AB["a"], "alphas": [1, 10]}, {"alphas": [1.0, 10.0]}),
+    ],
+)
+def test_numbers_are_taken_for_choices_and_lists(
+    client: InProcess, process: str, given: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    at = f"/v1/processes/{process}/execution"
+    answer = client.post(at, json={"inputs": {"a": AB["a"], **given}})
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["inputs"].items() >= kept.items()
+
+
+@pytest.mark.parametrize(
+    ("process", "given", "allowed"),
+    [
+        ("norm", {"ord": 3}, '3: it must be "fro", "max", "nuc", "1"'),
+        ("norm", {"ord": True}, 'true: it must be "fro"'),
+        ("ridge", {"alphas": "1,10"}, '"1,10": it must be a list like [1, 10] of items'),
+        ("ridge", {"alphas": -1}, "-1.0: it must be a number of at least 0"),
+    ],
+)
+def test_other_numbers_are_refused_as_they_were_given(
+    client: InProcess, process: str, given: dict[str, Any], allowed: str
+) -> None:
+    operands = {"a": AB["a"]} if process == "norm" else AB
+    assert allowed in next(iter(errors(client, {**operands, **given}, process).values()))
+
+
 def test_errors_of_files_and_devices_name_their_field(client: InProcess, tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "cut.npy").write_bytes(b"\x93NUMPY\x01\x00")
