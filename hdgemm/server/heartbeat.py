@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import sqlalchemy as sa
 
 from hdgemm.server.backend import finite
-from hdgemm.server.problems import DATABASE_ERRORS
+from hdgemm.server.problems import DATABASE_ERRORS, OutageLog
 from hdgemm.server.tables import Job
 from hdgemm.server.watchdog import LEASE_LOST, Watchdog, boot_seconds
 
@@ -120,6 +120,7 @@ class Heartbeat:
         self._settings = settings
         self._database = database
         self._watchdog = watchdog
+        self._outage = OutageLog(log)
         self._progress: Mapping[str, Any] | None = None
         self._phase = ""
         #: Phases that are not stored yet, each with the second of its begin.
@@ -222,17 +223,20 @@ class Heartbeat:
         until = boot_seconds() + self._settings.lease_seconds
         while True:
             try:
-                return change()
+                changed = change()
             except DATABASE_ERRORS as error:
                 self._note_outage(error)
                 if boot_seconds() > until:
                     raise
                 time.sleep(_LISTEN_SECONDS)
+            else:
+                self._outage.end()
+                return changed
 
     def _note_outage(self, error: BaseException) -> None:
         """Remember the cause, in case the lease runs out."""
         self._watchdog.database_away = True
-        log.warning("cannot reach the database: %s", error)
+        self._outage.note(error)
 
     def _renew(self, news: Mapping[str, Any] | None) -> None:
         asked_at = boot_seconds()
@@ -242,6 +246,7 @@ class Heartbeat:
         if not held:
             _give_up()
         self._watchdog.renewed(asked_at)
+        self._outage.end()
 
     def _listen(self) -> None:
         with self._database.read() as conn:

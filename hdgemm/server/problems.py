@@ -96,6 +96,28 @@ def from_database(error: BaseException) -> ProblemError:
     )
 
 
+class OutageLog:
+    """Logs why the database cannot be written: each cause once, until it changes or is over."""
+
+    def __init__(self, to: logging.Logger) -> None:
+        self._log, self._cause = to, ""
+
+    def note(self, error: BaseException) -> None:
+        """Log the cause of a failure, where it is another one than before."""
+        cause = f"cannot reach the database: {getattr(error, 'orig', None) or error}"
+        if is_full(error):
+            cause = "the disk of the service's database is full: remove files or jobs"
+        if cause != self._cause:
+            self._log.warning("%s", cause)
+        self._cause = cause
+
+    def end(self) -> None:
+        """Log the end of an outage, if there was one."""
+        if self._cause:
+            self._log.warning("the database can be written again")
+        self._cause = ""
+
+
 def from_library(error: HdgemmError) -> ProblemError:
     """Make a problem of an error that the library raised on purpose."""
     kind = "does-not-fit" if isinstance(error, DoesNotFitError) else "bad-input"

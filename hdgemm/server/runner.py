@@ -22,7 +22,7 @@ from hdgemm.server.backend import finite, load_library
 from hdgemm.server.database import Database
 from hdgemm.server.heartbeat import Heartbeat, LeaseLostError
 from hdgemm.server.leases import Held
-from hdgemm.server.problems import DATABASE_ERRORS
+from hdgemm.server.problems import DATABASE_ERRORS, OutageLog
 from hdgemm.server.publication import kept_bytes, sweep_up
 from hdgemm.server.settings import Settings
 from hdgemm.server.watchdog import (
@@ -58,7 +58,7 @@ def main() -> int:
         log.warning("another worker holds this job now")
         return LEASE_LOST
     except DATABASE_ERRORS as error:
-        log.warning("cannot reach the database: %s", error)
+        OutageLog(log).note(error)
         return DATABASE_AWAY
 
 

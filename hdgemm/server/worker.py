@@ -22,6 +22,7 @@ from hdgemm.server.fork_server import ForkServer
 from hdgemm.server.job_process import Child, log_event, start
 from hdgemm.server.load import LoadMeter
 from hdgemm.server.permissions import PRIVATE
+from hdgemm.server.problems import OutageLog
 from hdgemm.server.publication import count_pictures, kept_bytes, sweep_up
 from hdgemm.server.settings import Settings
 from hdgemm.server.tables import Job, WorkerRow, new_id
@@ -65,12 +66,15 @@ class Worker:
         """Run jobs until asked to stop; then wait for the grace period and return the rest."""
         log.info("worker %s: %s of memory, devices %s", self.name,
                  format_size(self._settings.memory), ", ".join(self._settings.devices))  # fmt: skip
+        outage = OutageLog(log)
         while not self.stop.is_set():
             try:
                 self._turn()
             except sa.exc.SQLAlchemyError as error:
-                log.warning("cannot reach the database: %s", error)
+                outage.note(error)
                 self._kill_hung()
+            else:
+                outage.end()
             self.stop.wait(self._settings.poll_seconds)
         self._leave()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from hdgemm.server.database import REVISION, Database, DiskReserve, open_databas
 from hdgemm.server.http_server import make_service
 from hdgemm.server.migrations import versions
 from hdgemm.server.outputs import writer_of
+from hdgemm.server.problems import OutageLog
 from tests.ports import reserved_port
 from tests.server import postgres
 from tests.server.harness import (
@@ -193,6 +195,25 @@ def test_a_submit_asks_the_same_of_the_database_however_many_jobs_wait(tmp_path:
         body = {"inputs": {"a": A, "b": A}, "dry_run": True}
         assert client.post(GEMM, json=body).status_code == 200
         assert not [text for text in statements if "FROM jobs" in text]
+
+
+def test_an_outage_is_logged_once_until_its_cause_changes(caplog: pytest.LogCaptureFixture) -> None:
+    def failure(name: str) -> sa.exc.OperationalError:
+        cause = sqlite3.OperationalError("database or disk is full")
+        cause.sqlite_errorname = name
+        return sa.exc.OperationalError("UPDATE jobs", {}, cause)
+
+    outage = OutageLog(logging.getLogger("test"))
+    for error in [failure("SQLITE_FULL")] * 3 + [failure("SQLITE_BUSY")] * 2:
+        outage.note(error)
+    for _ in range(2):
+        outage.end()
+    outage.note(failure("SQLITE_BUSY"))
+    away = "cannot reach the database: database or disk is full"
+    assert caplog.messages == [
+        "the disk of the service's database is full: remove files or jobs",
+        away, "the database can be written again", away,
+    ]  # fmt: skip
 
 
 @pytest.fixture
