@@ -36,6 +36,7 @@ from hdgemm.server.publication import (
     open_finished,
     publish,
     remove_leftovers,
+    remove_links,
     temporary_name,
 )
 from hdgemm.server.references import OperandFiles
@@ -276,6 +277,7 @@ class Attempt:
             worker=drawing_by,
         )  # fmt: skip
         self._journal.unlink(missing_ok=True)
+        remove_links(self._job.id, self._settings)
         if publication is not None:
             self._draw(outcome)
             about = self._database, self._job.id, self._settings

@@ -234,11 +234,20 @@ def count_pictures(database: Database, job_id: str, settings: Settings, *, whole
         shutil.rmtree(settings.job_dir(job_id), ignore_errors=True)
 
 
+def remove_links(job_id: str, settings: Settings) -> None:
+    """Remove the names in a job's folder of files that its process had open."""
+    with suppress(FileNotFoundError), os.scandir(settings.job_dir(job_id)) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                os.unlink(entry.path)
+
+
 def sweep_up(job: Job, settings: Settings) -> None:
     """Remove the files that the attempts of a job that ended without a result left."""
     own = settings.job_dir(job.id)
     shutil.rmtree(own / "profiling", ignore_errors=True)
     (own / JOURNAL).unlink(missing_ok=True)
+    remove_links(job.id, settings)
     if job.output is None:
         return
     folder = references.result_path(job.id, job.output, settings).parent

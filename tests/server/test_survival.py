@@ -118,6 +118,12 @@ def test_jobs_run_in_order_and_read_each_other(settings: Settings) -> None:
         np.testing.assert_allclose(result(server, first), expected(settings))
         checked = submit(server.http, "verify", a=A, b=B, c={"job": first})
         assert finished(server.http, checked)["report"]["passed"] is True
+        refused = submit(server.http, "verify", a=A, b=B, c=A)
+        assert finished(server.http, refused)["status"] == "failed"
+        for job_id in (second, checked, refused):
+            # Names of the files that a process has open are removed after its job's end.
+            folder = settings.job_dir(job_id)
+            wait_until(lambda own=folder: not any(each.is_symlink() for each in own.iterdir()))
         assert sorted(path.name for path in settings.roots[0].iterdir()) == [
             "a.npy", "b.npy", "out.npy",
         ]  # fmt: skip
