@@ -95,7 +95,7 @@ class Attempt:
         watch = JobWatch(
             self._heartbeat.note, self._heartbeat.cancel, self._heartbeat.operations.add
         )
-        with ExitStack() as stack:
+        with self._files.named_for_user(), ExitStack() as stack:
             if "a" in inputs:
                 self._enter("opening")
             call = self._open(stack)
@@ -201,7 +201,10 @@ class Attempt:
         folder = stack.enter_context(paths.opened(target.parent, self._roots, flags))
         remove_leftovers(self._job.id, folder, keep_journaled=self._journal.exists())
         fence = None if self._durable else self._job.fence
-        return self._files.name("out", folder) / temporary_name(target, self._job.id, fence)
+        out = self._files.name("out", folder) / temporary_name(target, self._job.id, fence)
+        kept = (self._job.output or {})["path"] is None
+        self._files.show_output(out, target, "the result" if kept else str(target))
+        return out
 
     def _publish(self, out: Path, outcome: Outcome) -> None:
         self._enter("hashing")

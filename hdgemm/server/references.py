@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.errors import HdgemmError, InputError
+from hdgemm.errors import HdgemmError, InputError, MatrixIOError
 from hdgemm.matrices.layout import check_read
 from hdgemm.matrices.npy import read_header
 from hdgemm.server import jobs, paths, uploads
@@ -14,7 +15,7 @@ from hdgemm.server.backend import Source
 from hdgemm.server.problems import ProblemError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import ExitStack
 
     from hdgemm.server.database import Database
@@ -109,9 +110,49 @@ class OperandFiles:
         self._database = database
         self._folder = folder
         self._shared = shared
+        #: What the job's user calls the files, by the paths that the library gets.
+        self._shown: dict[str, str] = {}
+        self._inputs: set[str] = set()
+
+    @contextmanager
+    def named_for_user(self) -> Iterator[None]:
+        """Name the files in errors of the block as the job's user does.
+
+        An input that changed during the run becomes an `InputError`.
+        """
+        try:
+            yield
+        except HdgemmError as error:
+            kind = type(error)
+            changed = kind is MatrixIOError and error.numbers.get("path") in self._inputs
+            if changed and error.__cause__ is None:  # the cause of others is the system's error
+                kind = InputError
+            numbers = {
+                name: self._as_user(str(value)) if isinstance(value, str | Path) else value
+                for name, value in error.numbers.items()
+            }
+            raise kind(self._as_user(str(error)), **numbers) from error
+
+    def _as_user(self, text: str) -> str:
+        for path, shown in self._shown.items():
+            text = text.replace(path, shown)
+        return text
+
+    def show_output(self, out: Path, target: Path, shown: str) -> None:
+        """Call an unfinished result in the folder of `target`, and files beside it, by a name."""
+        for path in (out, target.with_name(out.name)):
+            self._shown[str(path.with_suffix(""))] = shown.removesuffix(".npy")
 
     def open(self, stack: ExitStack, name: str, reference: dict[str, str]) -> Path:
         """Open a reference's file, and return a name for the open file itself."""
+        file = self._open(stack, name, reference)
+        ((kind, value),) = reference.items()
+        shown = {"path": "{}", "matrix": "matrix {}", "job": "the result of job {}"}
+        self._shown[str(file)] = shown[kind].format(value)
+        self._inputs.add(str(file))
+        return file
+
+    def _open(self, stack: ExitStack, name: str, reference: dict[str, str]) -> Path:
         roots = (*self._settings.roots, self._folder)
         if "path" in reference:
             path = Path(reference["path"])

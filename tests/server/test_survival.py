@@ -8,13 +8,18 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 import pytest
 
+from hdgemm.errors import HdgemmError, InputError, MatrixIOError
+from hdgemm.linalg import SingularMatrixError
+from hdgemm.server.database import Database
 from hdgemm.server.fork_server import JOB_NAME, SERVER_NAME
+from hdgemm.server.references import OperandFiles
 from hdgemm.server.worker import WORKER_NAME
 from tests.server.harness import (
     LIMIT,
@@ -321,6 +326,27 @@ def test_an_input_that_changed_since_is_the_users(slow: Live) -> None:
     job = finished(slow.http, job_id)
     changed.unlink()
     assert (job["status"], job["error"]["origin"]) == ("failed", "user")
+
+
+def test_errors_name_files_as_the_user_does(settings: Settings, tmp_path: Path) -> None:
+    path = settings.roots[0] / "a.npy"
+    files = OperandFiles(settings, Database(settings.url), tmp_path)
+    told = {
+        "is truncated": (MatrixIOError, None, InputError),
+        "cannot be read": (MatrixIOError, OSError("the disk is broken"), MatrixIOError),
+        "is singular": (SingularMatrixError, None, SingularMatrixError),
+    }
+    with ExitStack() as stack:
+        link = files.open(stack, "a", {"path": str(path)})
+        out = files.name("out", 0) / ".c.hdgemm-0-1.npy"
+        files.show_output(out, settings.roots[0] / "c.npy", "the result")
+        for words, (raised, cause, expected) in told.items():
+            with pytest.raises(HdgemmError) as caught, files.named_for_user():
+                text = f"{link} {words}, see {out.with_suffix('.piv.npy')}"
+                raise raised(text, path=str(link), length=3) from cause
+            assert type(caught.value) is expected
+            assert str(caught.value) == f"{path} {words}, see the result.piv.npy"
+            assert caught.value.numbers == {"path": str(path), "length": 3}
 
 
 @pytest.mark.campaign
