@@ -7,6 +7,7 @@ in between is refused. A file must be a regular one: opening a FIFO or a device 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import contextmanager
@@ -78,7 +79,10 @@ def opened(path: Path, roots: Sequence[Path], flags: int = os.O_RDONLY) -> Itera
     try:
         fd = _descend(root, path.relative_to(root).parts or (".",), flags | os.O_NONBLOCK)
     except OSError as error:
-        raise InputError(f"cannot open {path}: {error.strerror}", path=str(path)) from error
+        why = error.strerror
+        if error.errno == errno.ELOOP:
+            why = "it was replaced by a symbolic link, or links to itself: name the file itself"
+        raise InputError(f"cannot open {path}: {why}", path=str(path)) from error
     try:
         if not flags & os.O_DIRECTORY and not stat.S_ISREG(os.fstat(fd).st_mode):
             raise InputError(f"{path} is not a regular file", path=str(path))

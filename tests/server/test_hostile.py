@@ -163,7 +163,8 @@ def test_a_folder_swapped_for_a_link_is_no_way_out(settings: Settings, tmp_path:
     (root / "folder").unlink()
     (root / "folder").mkdir()
     real.symlink_to(tmp_path / "secret" / "a.npy")
-    with pytest.raises(InputError), paths.opened(real, settings.roots):
+    words = r"a\.npy: it was replaced by a symbolic link"
+    with pytest.raises(InputError, match=words), paths.opened(real, settings.roots):
         pass
 
 
