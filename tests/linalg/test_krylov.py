@@ -170,6 +170,7 @@ def test_agrees_with_scipy(tmp_path):
         ({"k": 31}, "k must be at most 30"),
         ({"which": "SM"}, "which must be 'LM'"),
         ({"tol": float("nan")}, "tol must be"),
+        ({"tol": 1.1}, "tol must be a number from 0 to 1"),
         ({"maxiter": 0}, "maxiter must be"),
         ({"seed": -1}, "seed must be"),
         ({"out": "U.npy"}, "out must be a tuple"),
@@ -178,6 +179,10 @@ def test_agrees_with_scipy(tmp_path):
 def test_refused_arguments(arguments, words):
     with pytest.raises(InputError, match=words):
         linalg.svds(np.ones((40, 30)), **arguments)
+
+
+def test_the_largest_tolerance_is_taken():
+    assert linalg.svds(np.eye(5), 1, tol=1, return_singular_vectors=False) == pytest.approx(1)
 
 
 def test_a_matrix_without_columns_has_no_singular_values():

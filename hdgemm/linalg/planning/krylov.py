@@ -127,7 +127,7 @@ def _plan_extents(
         raise InputError("A has no elements, and so no singular values or eigenvalues")
     if wanted > n:
         raise InputError(f"k must be at most {n}, the smaller extent of A, got {wanted}")
-    if not isinstance(tol, float | int) or not 0 <= tol < 1:
+    if not isinstance(tol, float | int) or not 0 <= tol <= 1:
         raise InputError(f"tol must be a number from 0 to 1, got {tol!r}")
     least = min(n, wanted + _EXTRA)
     if block is not None:
