@@ -47,12 +47,9 @@ def _number(value: object) -> object:
 
 def _size(value: int | str) -> int | str:
     try:
-        parsed = parse_size(value)
-    except (InputError, OverflowError) as error:
-        raise ValueError(str(error)) from None
-    if parsed > 1 << 62:
-        raise ValueError("must be below 2**62 bytes")
-    return parsed
+        return parse_size(value)
+    except (InputError, OverflowError):
+        raise ValueError("must be at least 1 byte and less than 2**62") from None
 
 
 def _printable(value: str) -> str:

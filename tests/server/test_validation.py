@@ -136,6 +136,12 @@ def test_errors_of_files_and_devices_name_their_field(client: InProcess, tmp_pat
         assert words in found[field]
 
 
+def test_a_size_of_no_byte_is_refused_in_a_sentence(client: InProcess) -> None:
+    what = 'options.host_memory is "0GB": it must be at least 1 byte and less than 2**62'
+    found = errors(client, {**AB, "options": {"host_memory": "0GB"}})
+    assert found == {"options.host_memory": what}
+
+
 def test_unknown_fields(client: InProcess) -> None:
     known = "name, priority, device, quick"
     assert errors(client, {"gamma": 1}, "profile") == {
