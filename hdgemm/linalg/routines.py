@@ -73,10 +73,11 @@ def plan_routine(
 ) -> LinearPlan:
     """Return the plan that `run_routine` executes; locations are checked as for a run."""
     matrices = [operands[each.name] for each in routine.operands]
-    _check_outs(routine, matrices, outs, parameters, durable=call.checkpoint is not False)
     out = _out(routine, outs, parameters)
     own = routine.own(parameters)
     with memory_limit(), prepared(routine, matrices, out, call, own) as found:
+        # After the plan, which refuses parameters such as a k from which no file could be made.
+        _check_outs(routine, matrices, outs, parameters, durable=call.checkpoint is not False)
         return found.plan
 
 

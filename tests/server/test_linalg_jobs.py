@@ -72,6 +72,18 @@ def test_a_square_of_a_matrix_without_columns_may_be_too_large(
     assert "bytes" in refused.json()["detail"]
 
 
+@pytest.mark.parametrize("process", ["svds", "eigsh", "pca"])
+def test_more_pairs_than_any_file_holds_are_refused_as_such(
+    real: Live, folder: Path, process: str
+) -> None:
+    assert folder.is_dir()
+    inputs = {"a": {"path": "linalg/a.npy"}, "k": 2**53}
+    at = f"/v1/processes/{process}/execution"
+    refused = real.http.post(at, json={"inputs": inputs, "dry_run": True})
+    assert refused.status_code == 422, refused.text
+    assert refused.json()["detail"].endswith(f"got {2**53}")
+
+
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[InProcess]:
     settings = make_settings(tmp_path)
