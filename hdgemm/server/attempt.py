@@ -284,7 +284,7 @@ class Attempt:
         if publication is not None:
             self._draw(outcome)
             about = self._database, self._job.id, self._settings
-            self._heartbeat.outlast(partial(count_pictures, *about, whole=True))
+            self._heartbeat.outlast(partial(count_pictures, *about))
 
     def _draw(self, outcome: Outcome) -> None:
         """Draw trace and picture; a result is kept without them."""

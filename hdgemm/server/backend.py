@@ -131,7 +131,7 @@ class Outcome:
     """The report of a computation as plain values, and a function that draws its pictures.
 
     `draw` gets the job's folder and writes ``trace.json`` and ``gantt.png``, for a profile
-    ``report.html`` too.
+    ``report.html`` too, each under a hidden name until it is whole.
     """
 
     report: Mapping[str, Any]

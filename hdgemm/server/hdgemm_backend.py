@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,10 +16,11 @@ from hdgemm.server.planner import Planner
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from hdgemm.mpi.linpack.settings import Settings as LinpackSettings
     from hdgemm.options import Options
+    from hdgemm.pipeline.timeline import Timeline
     from hdgemm.profiling import Profile
     from hdgemm.report import Report
     from hdgemm.server.backend import Call, JobWatch, Problem
@@ -142,23 +144,38 @@ def _linpack_settings(parameters: Mapping[str, Any]) -> LinpackSettings:
 
 
 def _draw_profile(result: Profile, folder: Path) -> None:
-    from hdgemm.pictures.gantt import save_gantt
-    from hdgemm.pictures.trace import save_trace
-
     with TemporaryDirectory(dir=folder) as whole:
         result.save(whole)
         (Path(whole) / "report.html").replace(folder / "report.html")
     for strategy, timeline in list(result.timelines.items())[-1:]:
-        save_trace(timeline, folder / TRACE, most=_MOST_TRACED)
-        save_gantt(timeline, folder / GANTT, title=strategy)
+        _draw_timeline(timeline, folder, strategy)
 
 
 def _draw(report: Report, folder: Path) -> None:
+    from hdgemm.report import report_title
+
+    title = report_title(report) if report.timeline.events else ""
+    _draw_timeline(report.timeline, folder, title)
+
+
+def _draw_timeline(timeline: Timeline, folder: Path, title: str) -> None:
+    """Write the trace, and the Gantt chart of a run that did anything."""
     from hdgemm.pictures.gantt import save_gantt
     from hdgemm.pictures.trace import save_trace
 
-    save_trace(report.timeline, folder / TRACE, most=_MOST_TRACED)
-    if report.timeline.events:
-        from hdgemm.report import report_title
+    with _draft(folder / TRACE) as draft:
+        save_trace(timeline, draft, most=_MOST_TRACED)
+    if timeline.events:
+        with _draft(folder / GANTT) as draft:
+            save_gantt(timeline, draft, title=title)
 
-        save_gantt(report.timeline, folder / GANTT, title=report_title(report))
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    """Yield the hidden name of a file, which gets its own name at the end of the block."""
+    draft = path.with_name(f".{path.name}")
+    try:
+        yield draft
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -219,16 +219,16 @@ def remove_pictures(job_id: str, settings: Settings) -> None:
         (settings.job_dir(job_id) / name).unlink(missing_ok=True)
 
 
-def count_pictures(database: Database, job_id: str, settings: Settings, *, whole: bool) -> None:
+def count_pictures(database: Database, job_id: str, settings: Settings) -> None:
     """Count the pictures of a finished job once; remove the pictures of a deleted job.
 
-    Pictures that are not `whole`, since the process died that drew them, are removed.
+    A process that died left its drafts, which have hidden names.
     """
     with database.queue() as conn:
         job = jobs.find(conn, job_id)
         if job is not None and job.is_drawing:
-            if not whole:
-                remove_pictures(job_id, settings)
+            for draft in settings.job_dir(job_id).glob(".*"):
+                draft.unlink()
             jobs.recount(conn, job_id, kept_within_quota(conn, job, settings))
     if job is None:
         shutil.rmtree(settings.job_dir(job_id), ignore_errors=True)

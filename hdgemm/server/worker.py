@@ -132,7 +132,7 @@ class Worker:
         with self._database.read() as conn:
             left = jobs.uncounted(conn)
         for job_id in left:
-            count_pictures(self._database, job_id, self._settings, whole=False)
+            count_pictures(self._database, job_id, self._settings)
 
     def _register(self, conn: sa.Connection, now: float) -> None:
         seen = sa.update(WorkerRow).where(WorkerRow.id == self.name).values(seen=now)
@@ -224,7 +224,7 @@ class Worker:
                 if status == watchdog.LEASE_LOST:
                     log.warning("job %s: lost its lease", job_id)
             self._settle(child, status)  # while the database is away, in the next turn again
-            count_pictures(self._database, job_id, self._settings, whole=False)
+            count_pictures(self._database, job_id, self._settings)
             del self._children[job_id]
             self._log_end(child, status)
 

@@ -44,6 +44,29 @@ def test_jobs_are_forked_from_a_process_that_has_loaded_no_driver(real: Live) ->
     assert server.num_threads() == 1
 
 
+def test_a_trace_is_whole_although_the_chart_could_not_be_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: object, path: Path, **__: object) -> None:
+        path.write_bytes(b"a part")
+        raise OSError("stopped")
+
+    monkeypatch.setattr("hdgemm.pictures.gantt.save_gantt", stop)
+    matrix, out = tmp_path / "a.npy", tmp_path / "c.npy"
+    np.save(matrix, np.eye(50))
+    watch = JobWatch(lambda _: None, threading.Event())
+    parameters = {"alpha": 1.0, "beta": 0.0, "trans_a": False, "trans_b": False}
+    call = Call(
+        process="gemm", operands={"a": matrix, "b": matrix}, out=out, parameters=parameters
+    )
+    drawn = tmp_path / "job"
+    drawn.mkdir()
+    with pytest.raises(OSError, match="stopped"):
+        HdgemmLibrary().run(call, Options(devices="host"), watch).draw(drawn)
+    assert [path.name for path in drawn.iterdir()] == ["trace.json"]
+    assert json.loads((drawn / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+
+
 def test_a_product_file_to_file_with_less_memory_than_it_has(real: Live) -> None:
     root = real.settings.roots[0]
     inputs = {

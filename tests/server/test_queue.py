@@ -336,35 +336,40 @@ def test_the_last_operations_of_a_run_are_bounded(tmp_path: Path) -> None:
 
 
 def drawing_job(server: Live) -> tuple[str, Path]:
-    """Run a job up to its pictures, of which a part is written; return its id and that file."""
+    """Run a job up to its picture, of which a part is written; return its id and that file."""
     job_id = submit(server.http, a=A, b=A)
     assert finished(server.http, job_id)["status"] == "successful"
-    trace = server.settings.job_dir(job_id) / "trace.json"
-    trace.write_bytes(bytes(50_000))
+    folder = server.settings.job_dir(job_id)
+    (folder / "trace.json").write_text("{}", encoding="utf-8")
+    draft = folder / ".gantt.png"
+    draft.write_bytes(bytes(50_000))
     assert server.http.get(f"/v1/jobs/{job_id}/trace").status_code == 404
-    return job_id, trace
+    return job_id, draft
 
 
-def test_pictures_of_a_process_that_dies_are_removed_and_the_rest_is_counted(
+def test_drafts_of_a_process_that_dies_are_removed_and_whole_pictures_are_kept(
     settings: Settings,
 ) -> None:
     hold = settings.roots[0].parent / "hold"
     hold.touch()
     database = open_database(settings)
     with live(settings, **{HOLD_DRAWING: str(hold)}) as server:
-        killed, trace = drawing_job(server)
+        killed, draft = drawing_job(server)
         process = newest_runner(settings)
         assert process is not None
         process.kill()
         wait_until(lambda: not job_row(database, killed).is_drawing)
-        assert not trace.exists()
+        assert not draft.exists()
+        assert server.http.get(f"/v1/jobs/{killed}/trace").json() == {}
+        assert server.http.get(f"/v1/jobs/{killed}/gantt.png").status_code == 404
         assert 0 < job_row(database, killed).disk_bytes < 50_000
-        left, trace = drawing_job(server)
+        left, draft = drawing_job(server)
     # The worker has ended, too, while the process drew.
     assert job_row(database, left).is_drawing
-    with live(settings):
+    with live(settings) as server:
         wait_until(lambda: not job_row(database, left).is_drawing)
-    assert not trace.exists()
+        assert server.http.get(f"/v1/jobs/{left}/trace").json() == {}
+    assert not draft.exists()
     assert 0 < job_row(database, left).disk_bytes < 50_000
     database.close()
 
