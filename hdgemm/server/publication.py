@@ -236,10 +236,10 @@ def count_pictures(database: Database, job_id: str, settings: Settings) -> None:
 
 def remove_links(job_id: str, settings: Settings) -> None:
     """Remove the names in a job's folder of files that its process had open."""
-    with suppress(FileNotFoundError), os.scandir(settings.job_dir(job_id)) as entries:
-        for entry in entries:
-            if entry.is_symlink():
-                os.unlink(entry.path)
+    with suppress(FileNotFoundError):
+        for path in settings.job_dir(job_id).iterdir():
+            if path.is_symlink():
+                path.unlink()
 
 
 def sweep_up(job: Job, settings: Settings) -> None:

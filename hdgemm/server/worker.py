@@ -43,7 +43,7 @@ _COUNT_SECONDS: Final = 60.0
 #: Processes of finished jobs that may draw pictures beside the running jobs.
 _MOST_DRAWING: Final = 2
 _EXPIRED_AT_ONCE: Final = 100
-_AWAY: Final = "the database did not answer"
+_AWAY: Final = "the database could not be reached, or its disk was full"
 
 
 class Worker:

@@ -56,9 +56,7 @@ def test_a_trace_is_whole_although_the_chart_could_not_be_drawn(
     np.save(matrix, np.eye(50))
     watch = JobWatch(lambda _: None, threading.Event())
     parameters = {"alpha": 1.0, "beta": 0.0, "trans_a": False, "trans_b": False}
-    call = Call(
-        process="gemm", operands={"a": matrix, "b": matrix}, out=out, parameters=parameters
-    )
+    call = Call(process="gemm", operands={"a": matrix, "b": matrix}, out=out, parameters=parameters)
     drawn = tmp_path / "job"
     drawn.mkdir()
     with pytest.raises(OSError, match="stopped"):

@@ -341,8 +341,8 @@ def test_errors_name_files_as_the_user_does(settings: Settings, tmp_path: Path) 
         out = files.name("out", 0) / ".c.hdgemm-0-1.npy"
         files.show_output(out, settings.roots[0] / "c.npy", "the result")
         for words, (raised, cause, expected) in told.items():
+            text = f"{link} {words}, see {out.with_suffix('.piv.npy')}"
             with pytest.raises(HdgemmError) as caught, files.named_for_user():
-                text = f"{link} {words}, see {out.with_suffix('.piv.npy')}"
                 raise raised(text, path=str(link), length=3) from cause
             assert type(caught.value) is expected
             assert str(caught.value) == f"{path} {words}, see the result.piv.npy"
