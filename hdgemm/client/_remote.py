@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from dataclasses import asdict
@@ -300,7 +301,11 @@ class Client:
             for name, matrix in operands.items()
             if matrix is not None
         }
-        body |= {name: value for name, value in further.items() if value is not None}
+        for name, value in further.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                body[name] = f"{value:g}"  # JSON has no infinity, and norms have "inf"
+            elif value is not None:
+                body[name] = value
         if isinstance(body.get("output"), str):
             body["output"] = {"path": body["output"]}
         if isinstance(body.get("options"), Options):

@@ -125,6 +125,9 @@ def test_a_norm_is_a_value_of_the_report(real: Live, folder: Path) -> None:
     np.testing.assert_allclose(job["report"]["values"]["norm"], exact)
     wrong = execute(real.http, "norm", inputs={**inputs, "ord": "3"})
     assert wrong.status_code == 422
+    with Client(real.url) as client:
+        job = client.compute("norm", folder / "a.npy", ord=np.inf, options=SMALL).wait()
+        np.testing.assert_allclose(job.values()["norm"], exact)
 
 
 def test_the_client_downloads_factors_and_pivots(real: Live, folder: Path) -> None:
