@@ -47,11 +47,25 @@ class RemoteMatrix:
 
 @dataclass(frozen=True)
 class _Source:
-    """A matrix to be uploaded: its description, and its bytes by range."""
+    """A matrix to be uploaded: its name in messages, its description, and its bytes by range."""
 
+    name: str
     description: dict[str, Any]
     size: int
     read: Callable[[int, int], bytes | memoryview]
+
+    def part(self, start: int, stop: int) -> bytes | memoryview:
+        """Return a range of its bytes; raise `InputError` where it has become shorter."""
+        data = self.read(start, stop)
+        if len(data) < stop - start:
+            found = start + len(data)
+            raise self.changed(f"it has {found} of {self.size} bytes", self.size, found)
+        return data
+
+    def changed(self, how: str, expected: int | str, found: int | str) -> InputError:
+        """Make the error of a matrix that is not the announced one any more."""
+        message = f"{self.name} was changed during the upload: {how}; upload it again"
+        return InputError(message, expected=expected, found=found)
 
 
 @contextmanager
@@ -70,7 +84,9 @@ def _opened(matrix: NDArray[Any] | str | os.PathLike[str]) -> Iterator[_Source]:
                 "order": "F" if header.fortran else "C",
                 "size": size,
             }
-            yield _Source(described, size, lambda start, stop: os.pread(fd, stop - start, start))
+            yield _Source(
+                str(path), described, size, lambda start, stop: os.pread(fd, stop - start, start)
+            )
         return
     matrix = as_array(matrix, "array")
     _check(matrix.shape, matrix.dtype, "array")
@@ -84,7 +100,7 @@ def _opened(matrix: NDArray[Any] | str | os.PathLike[str]) -> Iterator[_Source]:
         "format": "raw",
         "order": "F" if fortran else "C",
     }
-    yield _Source(described, view.nbytes, lambda start, stop: view[start:stop])
+    yield _Source("the array", described, view.nbytes, lambda start, stop: view[start:stop])
 
 
 def _check(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
@@ -103,7 +119,7 @@ def upload(
     Raises
     ------
     InputError
-        `matrix` cannot be uploaded, or the service refuses it.
+        `matrix` cannot be uploaded or is changed meanwhile, or the service refuses it.
     RemoteError
         The service cannot be reached; call again to resume.
     """
@@ -113,7 +129,7 @@ def upload(
         at = f"/v1/matrices/{info['id']}"
         while not info["complete"]:
             for start, stop in _missing(info["received"], source.size):
-                data = source.read(start, stop)
+                data = source.part(start, stop)
                 info = connection.request(
                     "PUT",
                     f"{at}/content",
@@ -122,14 +138,14 @@ def upload(
                 ).json()
                 if progress is not None:
                     progress(sum(b - a for a, b in info["received"]), source.size)
-            info = connection.request("POST", f"{at}/complete", timeout=None).json()
+            info = _complete(connection, at, source)
         return RemoteMatrix(info["id"])
 
 
 def _digest(source: _Source) -> str:
     hashed = hashlib.sha256()
     for start in range(0, source.size, _PART):
-        hashed.update(source.read(start, min(start + _PART, source.size)))
+        hashed.update(source.part(start, min(start + _PART, source.size)))
     return hashed.hexdigest()
 
 
@@ -149,6 +165,20 @@ def _create(connection: Connection, source: _Source, digest: str) -> dict[str, A
     answer = connection.request("POST", "/v1/matrices", repeatable=False, json=body)
     created: dict[str, Any] = answer.json()
     return created
+
+
+def _complete(connection: Connection, at: str, source: _Source) -> dict[str, Any]:
+    """Let the service check the whole content."""
+    try:
+        answer = connection.request("POST", f"{at}/complete", timeout=None)
+    except InputError as error:
+        problem = error.numbers.get("problem", {})
+        if problem.get("type") != "/problems/digest-mismatch":
+            raise
+        how = "the bytes sent have another SHA-256"
+        raise source.changed(how, problem["expected"], problem["found"]) from error
+    info: dict[str, Any] = answer.json()
+    return info
 
 
 def _missing(received: list[list[int]], size: int) -> Iterator[tuple[int, int]]:

@@ -171,7 +171,8 @@ def check_content(matrix: StoredMatrix, path: Path) -> str:
     found = (content if matrix.offset else whole).hexdigest()
     if matrix.sha256 is not None and found != matrix.sha256:
         raise ProblemError(
-            422, "digest-mismatch", "the content's SHA-256 is not the announced one",
+            422, "digest-mismatch",
+            "the content's SHA-256 is not the announced one; its bytes are dropped: send it again",
             expected=matrix.sha256, found=found,
         )  # fmt: skip
     _check_header(matrix, path)
@@ -197,6 +198,14 @@ def _check_header(matrix: StoredMatrix, path: Path) -> None:
         )  # fmt: skip
 
 
+def forget_parts(conn: sa.Connection, matrix_id: str) -> None:
+    """Delete the records of a matrix's parts; an unfinished upload begins again.
+
+    Call it while `parts.no_writers` excludes writers.
+    """
+    conn.execute(sa.delete(Part).where(Part.matrix == matrix_id))
+
+
 def complete(conn: sa.Connection, matrix_id: str, etag: str, now: float) -> None:
     """Mark a matrix as complete, once, and delete the records of its parts.
 
@@ -204,7 +213,7 @@ def complete(conn: sa.Connection, matrix_id: str, etag: str, now: float) -> None
     """
     unfinished = StoredMatrix.id == matrix_id, StoredMatrix.completed.is_(None)
     conn.execute(sa.update(StoredMatrix).where(*unfinished).values(etag=etag, completed=now))
-    conn.execute(sa.delete(Part).where(Part.matrix == matrix_id))
+    forget_parts(conn, matrix_id)
 
 
 def delete(conn: sa.Connection, matrix_id: str, owner: str) -> StoredMatrix:

@@ -317,6 +317,28 @@ def test_uploads_and_downloads_survive_broken_connections(server: Live) -> None:
         breaker.close()
 
 
+def test_a_file_that_changes_during_its_upload_is_refused_once(
+    client: Client, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, RNG.standard_normal((1500, 1500)))  # two parts
+    whole = path.read_bytes()
+
+    def change(_done: int, _total: int) -> None:
+        path.write_bytes(whole[:-8] + bytes(8))
+
+    def shorten(_done: int, _total: int) -> None:
+        path.write_bytes(whole[: -1 << 20])
+
+    with pytest.raises(InputError, match=r"changed during the upload: .* another SHA-256; upload"):
+        client.upload(path, change)
+    path.write_bytes(whole)
+    with pytest.raises(InputError, match=r"a\.npy was changed during the upload: it has 1.* of 1"):
+        client.upload(path, shorten)
+    path.write_bytes(whole)
+    client.upload(path)
+
+
 def test_the_commands(server: Live, idle: Threaded, root: Path, tmp_path: Path) -> None:
     np.save(root / "x.npy", A)
     np.save(tmp_path / "y.npy", B)

@@ -236,6 +236,17 @@ def test_a_wrong_digest_acknowledges_nothing(client: InProcess) -> None:
     assert (refused.status_code, refused.json()["type"]) == (422, "/problems/digest-mismatch")
 
 
+def test_wrong_bytes_are_dropped_and_the_right_ones_can_follow(client: InProcess) -> None:
+    at = new(client, sha256=hashlib.sha256(DATA).hexdigest())
+    put(client, at, 0, len(DATA), bytes(len(DATA)))
+    refused = client.post(f"{at}/complete")
+    assert "its bytes are dropped: send it again" in refused.json()["detail"]
+    assert client.get(at).json()["received"] == []
+    put(client, at, 0, len(DATA))
+    assert client.post(f"{at}/complete").status_code == 200
+    assert client.get(f"{at}/content").content.endswith(DATA)
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

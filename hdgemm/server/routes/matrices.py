@@ -175,7 +175,7 @@ async def complete_matrix(
 
 
 def _complete(service: Service, matrix_id: str, account: Account) -> None:
-    """Check the content and mark it complete, both while no part can be written."""
+    """Check the content, and mark it complete or drop it, while no part can be written."""
     with no_writers(uploads.content_path(matrix_id, service.settings)) as path:
         matrix, received = _load(service, matrix_id, account)
         if matrix.completed is not None:
@@ -185,7 +185,14 @@ def _complete(service: Service, matrix_id: str, account: Account) -> None:
                 409, "incomplete", "not all of the content is there", received=received,
                 size=matrix.size,
             )  # fmt: skip
-        etag = uploads.check_content(matrix, path)
+        try:
+            etag = uploads.check_content(matrix, path)
+        except ProblemError as error:
+            if error.kind == "digest-mismatch":
+                # Otherwise a part of the right content is refused: acknowledged bytes never change.
+                with service.database.write() as conn:
+                    uploads.forget_parts(conn, matrix_id)
+            raise
         with service.database.write() as conn:
             uploads.complete(conn, matrix_id, etag, service.database.now(conn))
 
