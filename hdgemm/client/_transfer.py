@@ -15,7 +15,7 @@ import numpy as np
 
 from hdgemm.client._connection import RemoteError
 from hdgemm.errors import HdgemmError, InputError, MatrixIOError
-from hdgemm.matrices.draft import check_replaceable, real_path
+from hdgemm.matrices.draft import give_name, real_path, reserve
 from hdgemm.matrices.factor_files import remove_described
 from hdgemm.matrices.files import space_advice
 from hdgemm.matrices.layout import check_read
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.client._connection import Connection
+    from hdgemm.matrices.files import BlockFile
 
 _PART: Final = 16 << 20
 _ATTEMPTS: Final = 8
@@ -124,7 +125,7 @@ def upload(
         The service cannot be reached; call again to resume.
     """
     with _opened(matrix) as source:
-        digest = _digest(source)
+        digest = _digest(source.part, source.size)
         info = _find(connection, source, digest) or _create(connection, source, digest)
         at = f"/v1/matrices/{info['id']}"
         while not info["complete"]:
@@ -142,10 +143,10 @@ def upload(
         return RemoteMatrix(info["id"])
 
 
-def _digest(source: _Source) -> str:
+def _digest(read: Callable[[int, int], bytes | memoryview], size: int) -> str:
     hashed = hashlib.sha256()
-    for start in range(0, source.size, _PART):
-        hashed.update(source.part(start, min(start + _PART, source.size)))
+    for start in range(0, size, _PART):
+        hashed.update(read(start, min(start + _PART, size)))
     return hashed.hexdigest()
 
 
@@ -207,25 +208,25 @@ def download(
     """Download a .npy file; `out` appears when it is complete and its digest is right.
 
     A link at `out` stays, and the file that it leads to is replaced. Arrays beside a result have no
-    digest; a broken download of one begins again.
+    digest; a broken download of one begins again. Of downloads to one `out` at the same time, the
+    last one to end stays.
 
     Raises
     ------
     InputError
-        `out` exists and is not a file.
+        `out` exists and is not a file, or cannot be created.
     MatrixIOError
         The file cannot be written.
     RemoteError
         The connection breaks too often, or the digest is wrong.
     """
     out = real_path(out)
-    check_replaceable(out)
-    part = out.with_name(f".{out.name}.download")
+    file = reserve(out, b"", 0)
     etag = ""
     try:
         for attempt in range(_ATTEMPTS):
             try:
-                etag = _fetch(connection, path, part, etag, progress)
+                etag = _fetch(connection, path, file, etag, progress)
                 break
             except httpx.TransportError as error:
                 if attempt == _ATTEMPTS - 1:
@@ -233,8 +234,8 @@ def download(
                         f"the connection broke {_ATTEMPTS} times during the download: {error}"
                     ) from error
         if etag:
-            _check_digest(part, etag)
-        part.replace(out)
+            _check_digest(file, etag)
+        give_name(file, out)
         remove_described(out)
     except HdgemmError:
         raise
@@ -243,25 +244,27 @@ def download(
             f"cannot write {out}: {error.strerror}{space_advice(out, error)}", path=str(out)
         ) from error
     finally:
-        part.unlink(missing_ok=True)
+        file.close()
+        file.path.unlink(missing_ok=True)
 
 
 def _fetch(
     connection: Connection,
     path: str,
-    part: Path,
+    file: BlockFile,
     etag: str,
     progress: Callable[[int, int], None] | None,
 ) -> str:
     """Continue an interrupted download; return the content's ETag."""
-    have = part.stat().st_size if part.exists() and etag else 0
+    have = file.size() if etag else 0
     headers = {"Range": f"bytes={have}-", "If-Range": etag} if have else {}
     with connection.stream(path, headers) as answer:
         if answer.status_code != 206:
             have = 0
         total = have + int(answer.headers["content-length"])
-        with part.open("r+b" if have else "wb") as stream:
+        with open(file.fileno(), "r+b", closefd=False) as stream:
             stream.seek(have)
+            stream.truncate()
             for chunk in answer.iter_bytes(1 << 20):
                 stream.write(chunk)
                 have += len(chunk)
@@ -270,8 +273,8 @@ def _fetch(
         return str(answer.headers.get("etag", ""))
 
 
-def _check_digest(part: Path, etag: str) -> None:
-    with part.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
+def _check_digest(file: BlockFile, etag: str) -> None:
+    fd = file.fileno()
+    found = _digest(lambda start, stop: os.pread(fd, stop - start, start), file.size())
     if found != etag.strip('"'):
         raise RemoteError(f"the download has SHA-256 {found}, the service's file has {etag}")

@@ -295,13 +295,41 @@ def test_a_download_that_cannot_be_written_names_its_file(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = client.submit(A, B).wait()
-    with pytest.raises(MatrixIOError, match=r"cannot write .*/no/c\.npy: No such file"):
+    with pytest.raises(InputError, match=r"cannot create .*/no/c\.npy: there is no folder"):
         job.result(tmp_path / "no" / "c.npy")
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(_transfer, "_fetch", Mock(side_effect=full))
     with pytest.raises(MatrixIOError, match=r"c\.npy: No space left on device; \d+ bytes are free"):
         job.result(tmp_path / "c.npy")
     assert not list(tmp_path.iterdir())
+
+
+def test_downloads_to_one_file_at_the_same_time_both_succeed(
+    client: Client, tmp_path: Path
+) -> None:
+    out, job = tmp_path / "c.npy", client.submit(A, B).wait()
+    ended: list[Any] = []
+
+    def fetch_meanwhile(done: int, total: int) -> None:
+        if done == total:
+            ended.append(job.result(out))
+
+    second = job.result(out, fetch_meanwhile)
+    for each in (*ended, second, np.load(out)):
+        np.testing.assert_allclose(each, A @ B)
+    assert len(ended) == 1
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_download_writes_through_no_link_of_another(client: Client, tmp_path: Path) -> None:
+    job = client.submit(A, B).wait()
+    victim, link = tmp_path / "victim", tmp_path / ".c.npy.download"
+    victim.write_text("kept")
+    link.symlink_to(victim)
+    job.result(tmp_path / "c.npy")
+    assert victim.read_text() == "kept"
+    assert link.is_symlink()
+    assert not (tmp_path / "c.npy").is_symlink()
 
 
 def test_uploads_and_downloads_survive_broken_connections(server: Live) -> None:
