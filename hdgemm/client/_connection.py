@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
@@ -12,7 +12,7 @@ import httpx
 from hdgemm.errors import DoesNotFitError, HdgemmError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _BUSY: Final = frozenset({429, 502, 503, 504})
 _FIRST_WAIT: Final = 0.2
@@ -95,12 +95,27 @@ class Connection:
         RemoteError
             For a 5xx, and for a service that cannot be reached.
         """
+        return self._answer(lambda: self._http.request(method, path, **options), repeatable)
+
+    @contextmanager
+    def stream(self, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
+        """Open an answer that is read as a stream; the request is repeated as by `request`."""
+        asked = self._http.build_request("GET", path, headers=dict(headers))
+        with closing(self._answer(lambda: self._http.send(asked, stream=True))) as answer:
+            yield answer
+
+    def _answer(
+        self, send: Callable[[], httpx.Response], repeatable: bool = True
+    ) -> httpx.Response:
+        """Return a good answer, or raise as `request`."""
         began = time.monotonic()
         wait = _FIRST_WAIT
         while True:
             asked = 0.0
             try:
-                answer = self._http.request(method, path, **options)
+                answer = send()
+                if not answer.is_success:
+                    answer.read()
             except UnicodeEncodeError as error:
                 raise InputError(f"a name or path is not Unicode text: {error}") from error
             except httpx.TransportError as error:
@@ -122,15 +137,6 @@ class Connection:
             # Random waits keep clients from asking a restarted server all at once.
             time.sleep(max(asked, wait * random.uniform(0.5, 1.0)))  # noqa: S311
             wait = min(2 * wait, _LONGEST_WAIT)
-
-    @contextmanager
-    def stream(self, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
-        """Open an answer that is read as a stream; it is not repeated."""
-        with self._http.stream("GET", path, headers=dict(headers)) as answer:
-            if not answer.is_success:
-                answer.read()
-                raise error_of(answer)
-            yield answer
 
 
 def _address(url: str) -> httpx.URL:

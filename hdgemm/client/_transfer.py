@@ -218,21 +218,13 @@ def download(
     MatrixIOError
         The file cannot be written.
     RemoteError
-        The connection breaks too often, or the digest is wrong.
+        The service cannot be reached, the connection breaks again and again without progress, or
+        the digest is wrong.
     """
     out = real_path(out)
     file = reserve(out, b"", 0)
-    etag = ""
     try:
-        for attempt in range(_ATTEMPTS):
-            try:
-                etag = _fetch(connection, path, file, etag, progress)
-                break
-            except httpx.TransportError as error:
-                if attempt == _ATTEMPTS - 1:
-                    raise RemoteError(
-                        f"the connection broke {_ATTEMPTS} times during the download: {error}"
-                    ) from error
+        etag = _fetch(connection, path, file, progress)
         if etag:
             _check_digest(file, etag)
         give_name(file, out)
@@ -252,25 +244,44 @@ def _fetch(
     connection: Connection,
     path: str,
     file: BlockFile,
-    etag: str,
     progress: Callable[[int, int], None] | None,
 ) -> str:
-    """Continue an interrupted download; return the content's ETag."""
-    have = file.size() if etag else 0
-    headers = {"Range": f"bytes={have}-", "If-Range": etag} if have else {}
-    with connection.stream(path, headers) as answer:
-        if answer.status_code != 206:
-            have = 0
-        total = have + int(answer.headers["content-length"])
-        with open(file.fileno(), "r+b", closefd=False) as stream:
-            stream.seek(have)
-            stream.truncate()
-            for chunk in answer.iter_bytes(1 << 20):
-                stream.write(chunk)
-                have += len(chunk)
-                if progress is not None:
-                    progress(have, total)
-        return str(answer.headers.get("etag", ""))
+    """Download a content into a file, over as many connections as it needs; return its ETag."""
+    etag, reached, breaks = "", 0, 0
+    while True:
+        have = file.size() if etag else 0
+        headers = {"Range": f"bytes={have}-", "If-Range": etag} if have else {}
+        try:
+            with connection.stream(path, headers) as answer:
+                etag = str(answer.headers.get("etag", ""))
+                _receive(answer, file, have if answer.status_code == 206 else 0, progress)
+                return etag
+        except httpx.TransportError as error:
+            breaks = 1 if file.size() > reached else breaks + 1
+            reached = max(reached, file.size())
+            if breaks == _ATTEMPTS:
+                raise RemoteError(
+                    f"the connection broke {breaks} times without progress after {reached} bytes "
+                    f"of the download: {error}"
+                ) from error
+
+
+def _receive(
+    answer: httpx.Response,
+    file: BlockFile,
+    have: int,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Store an answer's bytes in a file, after the `have` bytes that are there."""
+    total = have + int(answer.headers["content-length"])
+    with open(file.fileno(), "r+b", closefd=False) as stream:
+        stream.seek(have)
+        stream.truncate()
+        for chunk in answer.iter_bytes(1 << 20):
+            stream.write(chunk)
+            have += len(chunk)
+            if progress is not None:
+                progress(have, total)
 
 
 def _check_digest(file: BlockFile, etag: str) -> None:

@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 
 import hdgemm
 from hdgemm.cli.app import app
-from hdgemm.client import Client, RemoteError, _connection, _transfer
+from hdgemm.client import Client, RemoteError, RemoteJob, _connection, _transfer
 from hdgemm.errors import CancelledRunError, DoesNotFitError, InputError, MatrixIOError
 from hdgemm.options import Options
 from tests.ports import reserved_port
-from tests.server.harness import LIMIT, Live, Threaded, make_settings, served, submit
+from tests.server.harness import LIMIT, Live, Threaded, live, make_settings, served, submit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -343,6 +343,43 @@ def test_uploads_and_downloads_survive_broken_connections(server: Live) -> None:
             np.testing.assert_allclose(c, a)
     finally:
         breaker.close()
+
+
+def test_a_download_goes_on_after_a_restart_of_the_server(tmp_path: Path) -> None:
+    # Larger than what the buffers of sockets hold.
+    a, b = RNG.standard_normal((3000, 1)), RNG.standard_normal((1, 3000))
+    with live(make_settings(tmp_path)) as server, Client(server.url, patience=LIMIT) as client:
+        job = client.submit(a, b).wait()
+        seen: list[int] = []
+
+        def kill(done: int, _total: int) -> None:
+            if not seen:
+                server.kill()
+                server.restart()  # listens some seconds later
+            seen.append(done)
+
+        np.testing.assert_allclose(job.result(progress=kill), a @ b)
+        assert seen == sorted(set(seen))  # no byte came twice
+
+
+def test_a_connection_that_always_breaks_at_the_same_byte_ends_the_download() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n1234"
+
+    def serve(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listener.accept()
+                near.recv(65536)
+                near.sendall(head)
+                near.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with Client(url) as client:
+            job = RemoteJob(client._connection, {"jobID": "0" * 32, "status": "successful"})
+            with pytest.raises(RemoteError, match="broke 8 times without progress after"):
+                job.result()
 
 
 def test_a_file_that_changes_during_its_upload_is_refused_once(
