@@ -78,7 +78,7 @@ def _opened(matrix: NDArray[Any] | str | os.PathLike[str]) -> Iterator[_Source]:
         with path.open("rb") as stream:
             fd, size = stream.fileno(), path.stat().st_size
             described = {
-                "name": path.name[:200],
+                "name": _matrix_name(path),
                 "shape": list(header.shape),
                 "format": "npy",
                 "dtype": header.dtype.name,
@@ -102,6 +102,11 @@ def _opened(matrix: NDArray[Any] | str | os.PathLike[str]) -> Iterator[_Source]:
         "order": "F" if fortran else "C",
     }
     yield _Source("the array", described, view.nbytes, lambda start, stop: view[start:stop])
+
+
+def _matrix_name(path: Path) -> str:
+    """Return a file's name as the service takes it: printable, at most 200 characters."""
+    return "".join(each if each.isprintable() else "_" for each in path.name[:200])
 
 
 def _check(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:

@@ -404,6 +404,19 @@ def test_a_file_that_changes_during_its_upload_is_refused_once(
     client.upload(path)
 
 
+def test_a_file_of_any_name_can_be_uploaded(client: Client, server: Live, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", RNG.standard_normal((3, 3)))
+    for name, shown in ((b"new\nline.npy", "new_line.npy"), (b"\xff\x1b.npy", "__.npy")):
+        path = tmp_path / os.fsdecode(name)
+        path.write_bytes((tmp_path / "a.npy").read_bytes())
+        at = client.upload(path).id
+        assert shown == server.http.get(f"/v1/matrices/{at}").json()["name"]
+        server.http.delete(f"/v1/matrices/{at}")
+    np.save(tmp_path / "ü 漢.npy", A)
+    with _transfer._opened(tmp_path / "ü 漢.npy") as source:
+        assert source.description["name"] == "ü 漢.npy"
+
+
 def test_the_commands(server: Live, idle: Threaded, root: Path, tmp_path: Path) -> None:
     np.save(root / "x.npy", A)
     np.save(tmp_path / "y.npy", B)
