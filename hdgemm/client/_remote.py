@@ -257,7 +257,17 @@ class Client:
         self.close()
 
     def _reaches(self, path: Path) -> bool:
-        """Return whether the server has the same file under the same path."""
+        """Return whether the server has the same file under the same path.
+
+        Raises `InputError` for a path that cannot be sent as text.
+        """
+        try:
+            os.path.realpath(path).encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"the path {os.fsencode(path)!r} is not UTF-8: rename the file or its folder",
+                path=str(path),
+            ) from error
         try:
             mine = path.stat()
             at = {"path": str(path.resolve())}

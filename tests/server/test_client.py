@@ -417,6 +417,13 @@ def test_a_file_of_any_name_can_be_uploaded(client: Client, server: Live, tmp_pa
         assert source.description["name"] == "ü 漢.npy"
 
 
+def test_a_path_that_is_not_utf_8_is_refused(client: Client, root: Path) -> None:
+    path = root / os.fsdecode(b"\xff.npy")
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match=r"xff\.npy' is not UTF-8: rename the file"):
+        client.submit(path, B)
+
+
 def test_the_commands(server: Live, idle: Threaded, root: Path, tmp_path: Path) -> None:
     np.save(root / "x.npy", A)
     np.save(tmp_path / "y.npy", B)
