@@ -112,7 +112,13 @@ class DoesNotFitError(HdgemmError, MemoryError):
             requested=requested,
             available=available,
             missing=missing,
+            limit="host_memory",
         )
+
+    @property
+    def of_host(self) -> bool:
+        """Whether `requested` is what `host_memory` must be, not the memory of a device."""
+        return self.numbers.get("limit") == "host_memory"
 
 
 class AllocationError(DoesNotFitError):

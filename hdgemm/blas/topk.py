@@ -11,6 +11,7 @@ from hdgemm.blas._triangle_update import TriangleUpdate
 from hdgemm.blas.blockwise import opened_result, opened_session, product_summary
 from hdgemm.call.compute import compute
 from hdgemm.call.keywords import Call, RunKeywords, public_call
+from hdgemm.call.run import OpenRun, plan_parts
 from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices.base import Operand
@@ -18,8 +19,10 @@ from hdgemm.matrices.conversion import EXACT
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
 from hdgemm.matrices.tile_function import FunctionMatrix
 from hdgemm.options import whole_number
+from hdgemm.planning.slow_plan import trial
 from hdgemm.product.aliasing import same_elements
 from hdgemm.product.product import Product
+from hdgemm.run.members import preflight
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hdgemm.matrices.tile_function import TileFunction
+    from hdgemm.options import Options
 
 #: Bytes of a tile's rows that are compared at a time.
 _STRIP_BYTES: Final = 1 << 20
@@ -207,15 +211,34 @@ def topk(
     if product.dtype.kind == "c":
         raise InputError("the product is complex, and complex numbers have no order")
     with session_for(call.session, call.options) as (session, options):
-        allowed = host_bytes(options)
+        half = not options.verify and _is_symmetric(product, a, b)
+        product = _lower_triangle(product, take) if half else product
         kept = product.m * count * (product.c_dtype.itemsize + 8) + _WORK_BYTES
-        if kept >= allowed:
-            raise DoesNotFitError.within("the result", kept, allowed)
-        largest.append(_Largest(product.shape, count, product.c_dtype))
-        beside = replace(options, host_memory=allowed - kept)
+        what = f"topk of a {product.m}×{product.n} product with k = {count}"
+
+        def plan(run: OpenRun) -> Options:
+            """Plan the product with the memory that the result leaves; return its options."""
+            allowed = host_bytes(run.options)
+            if kept >= allowed:
+                raise DoesNotFitError.within(what, kept + 1, allowed)
+            beside = replace(run.options, host_memory=allowed - kept)
+            try:
+                if half:
+                    _update(product).plan(run._replace(options=beside))
+                else:
+                    preflight(product, beside, run.session, run.callbacks)
+            except DoesNotFitError as error:
+                if not error.of_host:
+                    raise
+                raise DoesNotFitError.within(what, kept + error.requested, allowed) from None
+            return beside
+
+        with trial():  # the run plans again
+            beside = plan_parts(what, plan, OpenRun(options, session, call.callbacks))
         inner = replace(call, options=beside, session=session)
-        if not options.verify and _is_symmetric(product, a, b):
-            _compute_half(product, take, inner)
+        largest.append(_Largest(product.shape, count, product.c_dtype))
+        if half:
+            _compute_half(product, inner)
         else:
             compute(product, inner)
     return largest[0].result()
@@ -229,12 +252,19 @@ def _is_symmetric(product: Product, a: Any, b: Any) -> bool:
     return same and on_host and product.c_dtype == product.dtype and product.dtype.kind == "f"
 
 
-def _compute_half(product: Product, take: TileFunction, call: Call) -> None:
-    """Compute the lower triangle of A·A^T, and take its tiles and their transposes."""
-    triangle = _LowerTriangle(take, product.shape, product.dtype)
-    product = replace(product, c=Operand(triangle))
+def _lower_triangle(product: Product, take: TileFunction) -> Product:
+    """Return A·A^T with a C of which `take` gets the tiles below the diagonal, and transposes."""
+    return replace(product, c=Operand(_LowerTriangle(take, product.shape, product.dtype)))
+
+
+def _update(product: Product) -> TriangleUpdate:
+    return TriangleUpdate((product,), lower=True, hermitian=False)
+
+
+def _compute_half(product: Product, call: Call) -> None:
+    """Compute the lower triangle of A·A^T."""
     with opened_session(call, "topk") as run:
-        update = TriangleUpdate((product,), lower=True, hermitian=False)
+        update = _update(product)
         plan = update.plan(run)
         with opened_result(product, run):
             portions = update.run(plan, run)

@@ -98,7 +98,7 @@ def plan_parts(what: str, plan: Callable[[OpenRun], _T], run: OpenRun) -> _T:
     try:
         return plan(run)
     except DoesNotFitError as error:
-        if "device" in error.numbers:  # the memory of a device
+        if not error.of_host:
             raise
         given, requested = error.available, error.requested
         for _ in range(_MOST_PLANS):

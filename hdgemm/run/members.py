@@ -123,7 +123,9 @@ def plan_members(
     return members
 
 
-def preflight(product: Product, options: Options, session: Session) -> list[Plan]:
+def preflight(
+    product: Product, options: Options, session: Session, callbacks: Callbacks | None = None
+) -> list[Plan]:
     """Return the plans that a run of this product would execute, one for each device.
 
     Devices are opened, nothing is read and nothing is computed. With several devices a plan says
@@ -141,6 +143,7 @@ def preflight(product: Product, options: Options, session: Session) -> list[Plan
             options,
             session,
             folder=product.folder,
+            callbacks=callbacks,
         )
     return [member.plan for member in members]
 

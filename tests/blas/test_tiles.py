@@ -421,3 +421,22 @@ def test_topk_never_stores_the_product(tmp_path):
     command = [sys.executable, "-c", CHILD, str(tmp_path / "x.npy")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) <= 100e6 + (2 << 20)
+
+
+@pytest.mark.parametrize("other", [numbers(40, 12), numbers(40, 12).astype("f4")])
+@pytest.mark.parametrize("same", [True, False])
+def test_topk_names_the_memory_of_result_and_product_in_one_refusal(same, other):
+    def call(memory):
+        options = hdgemm.Options(host_memory=memory, devices="host")
+        return hdgemm.topk(other, other if same else other.copy(), 3, trans_b=True, options=options)
+
+    def refused(memory):
+        with pytest.raises(DoesNotFitError, match="topk of a 40×40 product") as caught:
+            call(memory)
+        assert caught.value.available == memory
+        assert caught.value.missing == caught.value.requested - memory
+        return caught.value.requested
+
+    named = refused(1)
+    assert refused(named - 1) == refused(named // 2) == named
+    assert call(named).values.shape == (40, 3)
