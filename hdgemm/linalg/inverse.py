@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import numpy as np
@@ -11,7 +11,7 @@ from hdgemm.call.keywords import Call, DurableKeywords, ReportKeywords, public_c
 from hdgemm.call.operands import absolute, open_square
 from hdgemm.call.plans import facts_of
 from hdgemm.call.prepared import Prepared
-from hdgemm.call.run import open_run
+from hdgemm.call.run import open_run, plan_parts
 from hdgemm.call.run_sequence import RunSequence
 from hdgemm.errors import InputError
 from hdgemm.linalg._checkpoint import Command
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from hdgemm.call.keywords import Element, Out, Source, Stored, Where
     from hdgemm.call.run import OpenRun
-    from hdgemm.linalg.solving.factors import LU
+    from hdgemm.linalg.solving.factors import LU, PreparedFactors
 
 #: Steps of LAPACK's gecon at most; each solves with A and with its conjugate transpose.
 _MOST_STEPS: Final = 5
@@ -290,44 +290,49 @@ def cond(
     call = Call.of(**keywords)
     if p not in (1, np.inf):
         raise InputError(f"p must be 1 or numpy.inf, got {p!r}")
-    with open_square(a) as matrix, open_run(call) as run:
+    with open_square(a) as matrix, open_run(call) as run, ExitStack() as stack:
         n, dtype = matrix.shape[0], matrix.dtype.newbyteorder("=")
         flops = SlabPlan.of_array("lu", n, n, dtype.name).flops if factors is None else 0
         portions = RunSequence(call.callbacks, flops)
         given = a if factors is None else check_pair(factors, "factors", LUFactors)
         watched = run._replace(callbacks=portions.next(flops))
-        with prepare_lu_factors(given, watched, check_finite=False) as prepared:
-            _check_memory(prepared.described, run)
-            norm = norm_inf(matrix if p == np.inf else matrix.T, host_bytes(run.options) // 2)
-            if n == 0 or not np.isfinite(norm):
-                return norm
-            portions.start()
-            found = prepared.run()
-            summary = facts_of("cond", (n, n), dtype.name, run.options)
-            if found.zero:
-                portions.finish(summary)
-                return np.inf
 
-            def solve(x: NDArray[Any], trans: int) -> NDArray[Any]:
-                result: NDArray[Any] = lu_solve(
-                    (found.matrix, found.pivots),
-                    x,
-                    trans,
-                    check_finite=False,
-                    options=run.options,
-                    session=run.session,
-                    observer=call.callbacks.observer,
-                    cancel=call.callbacks.cancel,
-                    report=portions.add,
-                )
-                return result
+        def plans(run: OpenRun) -> PreparedFactors[LU]:
+            found = stack.enter_context(prepare_lu_factors(given, run, check_finite=False))
+            _check_memory(found.described, run)
+            return found
 
-            # The infinity norm of the inverse is the 1-norm of its conjugate transpose.
-            codes = (0, 2) if p == 1 else (2, 0)
-            dtype = found.matrix.dtype.newbyteorder("=")
-            with np.errstate(all="ignore"):
-                # Both norms are estimates from below of factors of a number that is 1 at least.
-                estimate = max(1.0, norm * _norm1_of_inverse(solve, codes, n, dtype))
+        prepared = plan_parts(f"cond of a {n}×{n} {dtype} matrix", plans, watched)
+        norm = norm_inf(matrix if p == np.inf else matrix.T, host_bytes(run.options) // 2)
+        if n == 0 or not np.isfinite(norm):
+            return norm
+        portions.start()
+        found = prepared.run()
+        summary = facts_of("cond", (n, n), dtype.name, run.options)
+        if found.zero:
+            portions.finish(summary)
+            return np.inf
+
+        def solve(x: NDArray[Any], trans: int) -> NDArray[Any]:
+            result: NDArray[Any] = lu_solve(
+                (found.matrix, found.pivots),
+                x,
+                trans,
+                check_finite=False,
+                options=run.options,
+                session=run.session,
+                observer=call.callbacks.observer,
+                cancel=call.callbacks.cancel,
+                report=portions.add,
+            )
+            return result
+
+        # The infinity norm of the inverse is the 1-norm of its conjugate transpose.
+        codes = (0, 2) if p == 1 else (2, 0)
+        dtype = found.matrix.dtype.newbyteorder("=")
+        with np.errstate(all="ignore"):
+            # Both norms are estimates from below of factors of a number that is 1 at least.
+            estimate = max(1.0, norm * _norm1_of_inverse(solve, codes, n, dtype))
         portions.finish(summary)
         return estimate
 

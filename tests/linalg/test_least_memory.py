@@ -67,3 +67,19 @@ def test_a_plan_that_little_memory_makes_slow_says_so(
     caplog.clear()
     plan("1GB")
     assert not caplog.records
+
+
+def test_cond_names_the_memory_of_both_parts_to_the_byte(folder):
+    def call(memory):
+        return linalg.cond("square.npy", options=Options(host_memory=memory, devices="host"))
+
+    def refused(memory):
+        with pytest.raises(hdgemm.DoesNotFitError, match="cond of a 300×300") as caught:
+            call(memory)
+        return caught.value.requested
+
+    named = refused(1_000_000)
+    call(named)
+    with pytest.raises(hdgemm.DoesNotFitError) as caught:
+        call(named - 1)
+    assert caught.value.requested == named

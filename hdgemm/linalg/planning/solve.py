@@ -204,20 +204,21 @@ def plan_solve(
     _, width, block = tile or (None, None, None)
     given = in_array and stream.copies == 1
     column = 0 if given else max(1, n * dtype.itemsize * stream.copies)
+    # Blocks of one column at least. Blocks that fit a quarter of the memory exceed it by alignment.
+    smallest = _buffer_bytes(n, block or 1, stream)
+    bounce = 0 if given and not smallest else BOUNCE_BYTES
+    least = column + bounce + (STREAM_BUFFERS * ALIGNMENT if stream.stored else 0)
+    requested = max(_with_quarter(least), column + bounce + smallest)
+    if memory < requested:
+        what = f"a solve with one column of b, of {n} {dtype.name} elements,"
+        raise DoesNotFitError.within(what, reserved + requested, limit)
     if block is None and not stream.stored:
         block = _IN_MEMORY
     elif block is None:
         part = memory // 4 if stream.keeps_lower is None else memory // 8
         block = stream_columns(n, dtype.itemsize, part)
-    block_bytes = min(block, n) * n * stream.itemsize
-    buffers = STREAM_BUFFERS * (block_bytes + ALIGNMENT) if stream.stored else 0
-    bounce = 0 if given and not buffers else BOUNCE_BYTES
+    buffers = _buffer_bytes(n, block, stream)
     room = memory - max(buffers, memory // 4) - bounce
-    if room < column:
-        least = column + bounce + STREAM_BUFFERS * ALIGNMENT
-        requested = max(least * 4 // 3 + 1, column + bounce + buffers)
-        what = f"a solve with one column of b, of {n} {dtype.name} elements,"
-        raise DoesNotFitError.within(what, reserved + requested, limit)
     fitting = p if given else room // column
     columns = max(1, min(p, fitting, p if width is None else width))
     groups = tuple(Columns(at, min(at + columns, p), 0) for at in range(0, p, columns))
@@ -252,7 +253,18 @@ def solve_bytes(shape: tuple[int, int], itemsize: int, copies: int) -> int:
     """Return the memory in which `plan_solve` needs one group of columns, of which it holds some
     copies, and no stream.
     """
-    return (shape[0] * shape[1] * itemsize * copies + BOUNCE_BYTES) * 4 // 3 + 1
+    return _with_quarter(shape[0] * shape[1] * itemsize * copies + BOUNCE_BYTES)
+
+
+def _with_quarter(nbytes: int) -> int:
+    """Return the least memory of which some bytes fit beside a quarter of it."""
+    return (nbytes - 1) * 4 // 3 + 1
+
+
+def _buffer_bytes(n: int, block: int, stream: Stream) -> int:
+    """Return the bytes of the buffers of a stream of triangles; 0 where they are in memory."""
+    nbytes = min(block, n) * n * stream.itemsize
+    return STREAM_BUFFERS * (nbytes + ALIGNMENT) if stream.stored else 0
 
 
 def kept_blocks(
