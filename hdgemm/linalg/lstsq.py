@@ -23,6 +23,7 @@ from hdgemm.linalg.rows.checkpoint import durable_rows, recorded_rows, resumed
 from hdgemm.linalg.rows.r_factor import r_and_qb
 from hdgemm.linalg.rows.row_pass import RowPass
 from hdgemm.linalg.rows.source import TallRows
+from hdgemm.linalg.rows.triangle_svd import check_reduced
 from hdgemm.linalg.solving.columns import RightHandSides
 from hdgemm.linalg.storage import Output
 from hdgemm.matrices.fingerprint import unchanged
@@ -281,6 +282,7 @@ def _solve_triangle(
     r: NDArray[Any], c: NDArray[Any], cond: float | None, driver: str
 ) -> tuple[NDArray[Any], int, NDArray[Any] | None]:
     """Return x, the rank and the singular values of R·x = Q^H·b."""
+    check_reduced(r, "R of A")
     x = np.asfortranarray(c)
     tolerance = float(np.finfo(r.dtype).eps) if cond is None else cond
     rank, s = least_squares(np.array(r, order="F"), x, tolerance, driver)

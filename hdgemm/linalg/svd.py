@@ -28,7 +28,7 @@ from hdgemm.linalg.rows.scaling import in_range, scaled
 from hdgemm.linalg.rows.source import TallRows, tall_view
 from hdgemm.linalg.rows.sums import Gram, gram_work
 from hdgemm.linalg.rows.tall_svd import TallSvd
-from hdgemm.linalg.rows.triangle_svd import triangle_values
+from hdgemm.linalg.rows.triangle_svd import check_reduced, triangle_values
 from hdgemm.units import format_size
 
 if TYPE_CHECKING:
@@ -368,6 +368,7 @@ def _gram_values(
         rows, size = scaled(replace(rows, check_finite=False), passes, run)
         gram = Gram(dense.n, rows.dtype)
         passes.reduce(rows, [gram], reading)
+    check_reduced(gram.gram, "A^H·A")
     squares = passes.dense(dense, lambda: eigh(gram.gram, vectors=False)[0])
     roots: NDArray[Any] = size * np.sqrt(np.maximum(squares[::-1], 0))
     return roots.astype(_real(rows.dtype))

@@ -543,3 +543,30 @@ def test_a_tile_beyond_every_matrix_is_cut(tmp_path, call):
         )
     )
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+REDUCING = {
+    "svd": linalg.svd,
+    "gesvd": lambda a, **how: linalg.svd(a, lapack_driver="gesvd", **how),
+    "svdvals": linalg.svdvals,
+    "gram": lambda a, **how: linalg.svdvals(a, method="gram", **how),
+    "pinv": linalg.pinv,
+    "norm": lambda a, **how: linalg.norm(a, 2, **how),
+    "ridge": lambda a, **how: linalg.ridge(a, np.ones(len(a)), 1.0, **how),
+    "lstsq": lambda a, **how: linalg.lstsq(a, np.ones(len(a)), **how),
+    "gelsy": lambda a, **how: linalg.lstsq(a, np.ones(len(a)), lapack_driver="gelsy", **how),
+    "wide": lambda a, **how: linalg.lstsq(a.T, np.ones(a.shape[1]), **how),
+}
+
+
+@pytest.mark.parametrize("call", REDUCING)
+@pytest.mark.parametrize("element", [np.inf, np.nan, 1e307])
+def test_a_triangle_or_sum_that_is_not_finite_is_an_input_error(capfd, call, element):
+    a = random_matrix(300, 23, "float64", seed=1)
+    if element == 1e307:
+        a, how = a * element, {}
+    else:
+        a[150, 7], how = element, {"check_finite": False}
+    with pytest.raises(hdgemm.InputError, match="is not finite.*scale A.*check_finite=True"):
+        REDUCING[call](a, **how)
+    assert "DLASCL" not in capfd.readouterr().err  # printed by LAPACK

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from hdgemm.errors import InputError
 from hdgemm.fortran import gesvd
 
 if TYPE_CHECKING:
@@ -27,7 +28,14 @@ class TriangleSvd(NamedTuple):
 
     @classmethod
     def of(cls, r: NDArray[Any], driver: str = "gesdd") -> TriangleSvd:
-        """Decompose R, which is overwritten; the driver is ``"gesdd"`` or ``"gesvd"``."""
+        """Decompose R, which is overwritten; the driver is ``"gesdd"`` or ``"gesvd"``.
+
+        Raises
+        ------
+        InputError
+            When R is not finite.
+        """
+        check_reduced(r, "R of A")
         return cls(*gesvd(np.asfortranarray(r), _fit(driver, r)))
 
     @property
@@ -74,8 +82,25 @@ class TriangleSvd(NamedTuple):
 
 
 def triangle_values(r: NDArray[Any]) -> NDArray[Any]:
-    """Return the singular values of R, which is overwritten, in descending order."""
+    """Return the singular values of R, which is overwritten, in descending order.
+
+    Raises
+    ------
+    InputError
+        When R is not finite.
+    """
+    check_reduced(r, "R of A")
     return gesvd(np.asfortranarray(r), _fit("gesdd", r), vectors=False)[0]
+
+
+def check_reduced(r: NDArray[Any], what: str) -> None:
+    """Raise `InputError` where an array to which a pass has reduced A, `what`, is not finite."""
+    if all(np.isfinite(column).all() for column in r.T):  # not an array of n×n at once
+        return
+    raise InputError(
+        f"{what} is not finite: elements of A are so large that sums overflow (scale A), or one "
+        "is Inf or NaN (check_finite=True names it)"
+    )
 
 
 def _fit(driver: str, r: NDArray[Any]) -> str:
