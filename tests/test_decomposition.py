@@ -124,7 +124,7 @@ def test_parameters_by_name_as_scikit_learn_clones_them():
         (PCA("mle"), np.ones((9, 4)), "must be a number"),
         (PCA(svd_solver="arpack"), np.ones((9, 4)), "svd_solver must be one of"),
         (PCA(svd_solver="krylov"), np.ones((9, 4)), "needs n_components"),
-        (PCA(float("nan")), np.ones((9, 4)), "between 0 and 1, or from 1 to .* got nan"),
+        (PCA(float("nan")), np.ones((9, 4)), "from 1 to .* between 0 and 1, got nan"),
         (PCA(), np.ones((1, 4)), "X has 1 sample, PCA needs two"),
         (PCA(), np.ones((9, 0)), "0 feature"),
         (PCA(), np.ones(4), "Reshape your data"),
@@ -201,3 +201,11 @@ def test_keywords_that_a_method_does_not_have_are_refused(method):
     pca = PCA(2).fit(x)
     with pytest.raises(TypeError, match="checkpoint"):
         getattr(pca, method)(x if method != "inverse_transform" else x[:, :2], checkpoint=True)
+
+
+@pytest.mark.parametrize("part", [0.9, np.float32(0.5)])
+def test_pca_refuses_a_part_of_the_variance_before_it_reads(tmp_path, part):
+    np.save(tmp_path / "X.npy", np.full((9, 4), np.nan))
+    with pytest.raises(InputError, match=rf"got {part}; PCA\({part}\)"):
+        hdgemm.decomposition.pca(tmp_path / "X.npy", part, out=(tmp_path / "S.npy", None, None))
+    assert [path.name for path in tmp_path.iterdir()] == ["X.npy"]

@@ -88,8 +88,8 @@ class Request:
         # NaN and Inf are in neither range.
         if not (0 < k < 1 or (1 <= k <= min(m, n) and k == int(k))):
             raise InputError(
-                f"the number of components must be between 0 and 1, or from 1 to min(m, n) = "
-                f"{min(m, n)}, got {k!r}"
+                f"the number of components must be from 1 to min(m, n) = {min(m, n)}, or for PCA "
+                f"a part of the variance between 0 and 1, got {k!r}"
             )
 
     def by_krylov(self, n: int) -> bool:
@@ -392,7 +392,19 @@ def prepare(
     tol: float = 0.0,
     seed: int = 0,
 ) -> Iterator[Prepared[tuple[Any, Any, Any, Components]]]:
-    """Yield scores, components and mean of samples, planned with the pass that forms the scores."""
+    """Yield scores, components and mean of samples, planned with the pass that forms the scores.
+
+    Raises
+    ------
+    InputError
+        For a part of the variance, too: as many scores cannot be planned.
+    """
+    if isinstance(k, float | np.floating) and 0 < k < 1:
+        raise InputError(
+            f"pca plans its scores before it reads X: k must be a number of components, got {k}; "
+            f"PCA({k}) of hdgemm.decomposition finds as many as have that part of the variance, "
+            "and its transform the scores"
+        )
     outs = tuple(map(absolute, outputs_of(out, ("scores", "components", "mean"))))
     request = Request(k, svd_solver, tol, seed, standardize)
     with open_matrix(a) as source, open_run(call) as opened:

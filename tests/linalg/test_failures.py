@@ -567,6 +567,6 @@ def test_a_triangle_or_sum_that_is_not_finite_is_an_input_error(capfd, call, ele
         a, how = a * element, {}
     else:
         a[150, 7], how = element, {"check_finite": False}
-    with pytest.raises(hdgemm.InputError, match="is not finite.*scale A.*check_finite=True"):
+    with pytest.raises(hdgemm.InputError, match=r"is not finite.*scale A.*check_finite=True"):
         REDUCING[call](a, **how)
     assert "DLASCL" not in capfd.readouterr().err  # printed by LAPACK
