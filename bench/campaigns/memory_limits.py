@@ -53,7 +53,7 @@ for line in sys.stdin:
     for dtype in ("float64", "float32") if "x4.npy" in line else ("float64",):
         square = np.ones((1500, 1500), dtype)
         tile = (512, 512, 512)
-        hdgemm.multiply(square, square, options=hdgemm.Options(devices=device, tile=tile))
+        hdgemm.matmul(square, square, options=hdgemm.Options(devices=device, tile=tile))
     del square
     for small in ("small.npy", "small.zarr", "small.h5::/x"):
         if small[5:8] in line:

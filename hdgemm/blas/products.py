@@ -271,7 +271,7 @@ def multiply(
     Parameters
     ----------
     a, b, alpha, beta, c, trans_a, trans_b, out
-        As in `dgemm`.
+        As in `dgemm`; `out` is required.
     dtype
         As in `matmul`.
     **keywords
@@ -309,6 +309,8 @@ def multiply(
         raise InputError(
             f"beta is {beta}, but there is no C to multiply: pass c (c=out to update out in place)"
         )
+    if out is None:
+        raise InputError("give out=..., or use hdgemm.matmul or dgemm, which return C")
     product = Product.of(
         a,
         b,

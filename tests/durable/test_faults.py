@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -189,7 +190,7 @@ class TestRefusals:
     def test_what_has_no_file_or_no_product(self, tmp_path):
         case = Case(tmp_path)
         with pytest.raises(InputError, match="checkpoint needs a C on disk"):
-            multiply(case.path("A"), case.path("B"), checkpoint=True)
+            multiply(case.path("A"), case.path("B"), out=np.empty((300, 280)), checkpoint=True)
         with pytest.raises(InputError, match="checkpoint is for products"):
             case.run(alpha=0.0)
         assert not case.journal.exists()

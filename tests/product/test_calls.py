@@ -23,9 +23,15 @@ def test_multiply_with_beta_needs_c(beta):
         hdgemm.multiply(A, A.T, beta=beta)
 
 
+def test_multiply_without_out_would_throw_c_away():
+    for more in ({}, {"c": np.zeros((40, 40)), "beta": 1}):
+        with pytest.raises(hdgemm.InputError, match=r"give out=.*hdgemm\.matmul"):
+            hdgemm.multiply(A, A.T, **more)
+
+
 @pytest.mark.parametrize("beta", [0, 0.0, np.float64(0), False])
 def test_beta_of_zero_needs_none(beta):
-    assert hdgemm.multiply(A, A.T, beta=beta).plan["m"] == 40
+    assert hdgemm.multiply(A, A.T, beta=beta, out=np.empty((40, 40))).plan["m"] == 40
 
 
 @pytest.mark.parametrize("n", [2**40, 2**30])
@@ -62,7 +68,7 @@ def calls(tmp_path):
     return {
         "matmul": lambda **more: hdgemm.matmul(A, A.T, out=out, options=HOST, **more),
         "dgemm": lambda **more: hdgemm.dgemm(1.0, A, A.T, options=HOST, **more),
-        "multiply": lambda **more: hdgemm.multiply(A, A.T, options=HOST, **more),
+        "multiply": lambda **more: hdgemm.multiply(A, A.T, out=out, options=HOST, **more),
         "execute": lambda **more: hdgemm.execute(plan, A, A.T.copy(), out, **more),
     }
 
@@ -98,7 +104,7 @@ def test_arguments_that_cannot_be_called_are_refused_by_name(tmp_path, argument,
 
 def test_the_view_ends_when_a_product_fails(capsys):
     with pytest.raises(hdgemm.InputError):
-        hdgemm.multiply(A, A, progress=True)
+        hdgemm.multiply(A, A, out=np.empty((40, 40)), progress=True)
     assert "Traceback" not in capsys.readouterr().err
 
 
@@ -110,7 +116,7 @@ def test_a_notebook_gets_a_bar_of_its_own(monkeypatch):
     display = SimpleNamespace(display=lambda *_, display_id: handle)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     assert isinstance(show_progress("<C>"), NotebookBar)
-    hdgemm.multiply(A, A.T, options=HOST, progress=True)
+    hdgemm.multiply(A, A.T, out=np.empty((40, 40)), options=HOST, progress=True)
     assert 'value="100.0"' in shown[-1]
     assert "multiply" in shown[-1]
 
@@ -124,7 +130,7 @@ def test_ipython_in_a_terminal_is_a_terminal(monkeypatch):
 
 def test_messages_go_to_loggers_below_hdgemm(caplog):
     caplog.set_level(logging.DEBUG)
-    hdgemm.multiply(A, A.T, options=HOST)
+    hdgemm.multiply(A, A.T, out=np.empty((40, 40)), options=HOST)
     assert all(
         record.name.startswith("hdgemm.")
         for record in caplog.records

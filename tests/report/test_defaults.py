@@ -78,7 +78,7 @@ def test_other_things_than_options_are_refused_by_name(options):
     a = np.ones((3, 3))
     for call in (
         lambda: hdgemm.matmul(a, a, options=options),
-        lambda: hdgemm.multiply(a, a, options=options),
+        lambda: hdgemm.multiply(a, a, out=a.copy(), options=options),
         lambda: hdgemm.dgemm(1.0, a, a, options=options),
         lambda: hdgemm.plan(a, a, options=options),
         lambda: hdgemm.plan_gemm(3, 3, 3, options=options),

@@ -92,7 +92,7 @@ def test_a_failed_run_keeps_no_slots_and_the_session_goes_on(opened):
         cancel = threading.Event()
         cancel.set()
         with pytest.raises(hdgemm.CancelledRunError):
-            hdgemm.multiply(A, B, session=session, cancel=cancel)
+            hdgemm.multiply(A, B, out=np.empty((60, 70)), session=session, cancel=cancel)
         opened[0].fault = None
         assert_close_in_eps(hdgemm.matmul(A, B, session=session), A, B)
     assert opened[0].buffers == 0
@@ -107,12 +107,12 @@ def test_a_closed_session_is_refused(opened):
 
 def test_a_session_must_be_a_session():
     with pytest.raises(hdgemm.InputTypeError, match=r"session must be hdgemm\.Session, got int"):
-        hdgemm.multiply(A, B, session=3)
+        hdgemm.multiply(A, B, out=np.empty((60, 70)), session=3)
 
 
 def test_options_must_be_options():
     with pytest.raises(hdgemm.InputError, match=r"options must be hdgemm\.Options, got dict"):
-        hdgemm.multiply(A, B, options={"host_memory": "1GB"})
+        hdgemm.multiply(A, B, out=np.empty((60, 70)), options={"host_memory": "1GB"})
     with pytest.raises(hdgemm.InputError, match="got str"):
         hdgemm.Session("1GB")
 
