@@ -51,6 +51,16 @@ class SlotCache:
             if slot is not None:
                 self._kept.setdefault(asked, []).append(slot)
 
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of host memory in slots that are kept."""
+        unified = self._device.spec.unified
+        return sum(
+            sum(buffer.nbytes for buffer in buffers)
+            for (kind, _), buffers in self._kept.items()
+            if unified or kind == "staging"
+        )
+
     def allocate(self, kind: Kind, nbytes: int) -> Buffer:
         """Return memory of `nbytes` or more; its content is undefined."""
         if kept := self._kept.get((kind, nbytes)):

@@ -170,6 +170,7 @@ class _Run:
     def _execute(self, member: Member) -> Report:
         plan, product = member.plan, self.product
         planned = planned_bytes(plan)
+        self.session.warn_of_memory(plan.host_bytes)
         checks = checks_for(self.options, plan)
         operands = product.operands()
         peak = None if plan.in_place else PeakMemory()
@@ -203,6 +204,7 @@ class _Run:
         left_out = rates.left_out(opened) if options.split is None else {}
         taken = [name for name, spec in zip(names, opened, strict=True) if spec not in left_out]
         members = self._members(taken)
+        self.session.warn_of_memory(sum(member.plan.host_bytes for member in members))
         done = (
             ()
             if self.checkpoint is None

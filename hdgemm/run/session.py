@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import math
 import os
 import threading
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
 
 from hdgemm.errors import CancelledRunError, InputError, InputTypeError
 from hdgemm.machine.calibration import WORTH_MEASURING, machine_for
-from hdgemm.machine.limits import thread_limit
+from hdgemm.machine.limits import available_bytes, thread_limit
 from hdgemm.matrices.generated import within_function
 from hdgemm.options import Options
 from hdgemm.pipeline.devices.host_blas import blas_threads
@@ -23,6 +24,7 @@ from hdgemm.pipeline.slot_cache import SlotCache
 from hdgemm.pipeline.sync import RUNNING, Worker
 from hdgemm.progress import CalibrationMeter, Callbacks
 from hdgemm.tables import Table
+from hdgemm.units import format_size
 from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
@@ -33,6 +35,11 @@ if TYPE_CHECKING:
     from hdgemm.pipeline.devices.protocol import Device
     from hdgemm.pipeline.plan import DeviceSpec, Problem
     from hdgemm.tasks.machine import TaskMachine
+
+_LOG: Final = logging.getLogger(__name__)
+#: Bytes of a plan from which the system is asked what is available: that takes as long as a small
+#: product.
+_WORTH_ASKING: Final = 256 << 20
 
 
 class _DeviceKey(NamedTuple):
@@ -88,6 +95,7 @@ class Session:
         self.task_machines: dict[tuple[object, ...], TaskMachine] = {}
         #: Seconds that this session has spent on measuring rates.
         self.calibration_seconds = 0.0
+        self._warned_of_memory = False
         _SESSIONS.add(self)
 
     def __reduce__(self) -> NoReturn:
@@ -171,6 +179,20 @@ class Session:
     def slots(self, device: Device) -> SlotCache:
         """Return the slots kept on an opened device."""
         return self._slots.setdefault(device, SlotCache(device))
+
+    def warn_of_memory(self, held: int) -> None:
+        """Log, once, that a plan holds more host memory than is available beside kept slots."""
+        if held < _WORTH_ASKING or self._warned_of_memory:
+            return
+        available = available_bytes() + sum(cache.host_bytes for cache in self._slots.values())
+        if held > available:
+            self._warned_of_memory = True
+            _LOG.warning(
+                "the plan holds %s of host memory, and %s are available here: the run may swap or "
+                "be killed; lower host_memory",
+                format_size(held),
+                format_size(available),
+            )
 
     def free_slots(self) -> None:
         """Free the slots that are kept on all devices, before memory is used for something else."""
