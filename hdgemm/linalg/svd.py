@@ -370,8 +370,11 @@ def _gram_values(
         passes.reduce(rows, [gram], reading)
     check_reduced(gram.gram, "A^H·A")
     squares = passes.dense(dense, lambda: eigh(gram.gram, vectors=False)[0])
-    roots: NDArray[Any] = size * np.sqrt(np.maximum(squares[::-1], 0))
-    return roots.astype(_real(rows.dtype))
+    with np.errstate(over="ignore"):
+        roots: NDArray[Any] = size * np.sqrt(np.maximum(squares[::-1], 0))
+        roots = roots.astype(_real(rows.dtype))
+    check_reduced(roots, "a singular value")
+    return roots
 
 
 def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:

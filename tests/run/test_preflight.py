@@ -159,7 +159,7 @@ def test_a_first_calibration_is_a_phase_of_its_own(files, tmp_path, monkeypatch)
         (
             InputError,
             "transpose one: .T of an array or an opened matrix, or trans_a or trans_b of multiply",
-            lambda: hdgemm.multiply(np.ones((2, 3)), np.ones((2, 3))),
+            lambda: hdgemm.plan(np.ones((2, 3)), np.ones((2, 3))),
         ),
     ],
 )

@@ -10,6 +10,7 @@ import numpy as np
 from hdgemm.call.run import folder_of
 from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.rows.sums import Norm
+from hdgemm.linalg.rows.triangle_svd import check_reduced
 
 if TYPE_CHECKING:
     from hdgemm.call.run import OpenRun
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def scaled(rows: TallRows, passes: Passes, run: OpenRun) -> tuple[TallRows, float]:
     """Find the largest absolute value in one pass; return the rows divided by it, and the value.
 
-    The value is 1 where all elements are zero.
+    The value is 1 where all elements are zero. `InputError` where one is not finite.
     """
     n = rows.a.shape[1]
     largest = Norm("max", n)
@@ -28,6 +29,7 @@ def scaled(rows: TallRows, passes: Passes, run: OpenRun) -> tuple[TallRows, floa
         rows, [largest], rows_for(rows.shape, [largest.work(rows.shape)], folder_of(rows.a), run)
     )
     size = largest.value or 1.0
+    check_reduced(np.full(1, size), "A")
     scale = np.full(n, size, np.zeros(0, rows.dtype).real.dtype)
     return replace(rows, scale=scale if rows.scale is None else scale * rows.scale), size
 
