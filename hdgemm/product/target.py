@@ -69,7 +69,8 @@ def check_location(where: Location, a: Any, b: Any) -> None:
     Files are compared by `check_product`.
     """
     where.check_suffix()
-    if where.path.is_symlink() and where.path.parent.resolve().match("/proc/*/fd"):
+    folder = pathlib.Path(os.path.realpath(where.path.parent))
+    if folder.match("/proc/*/fd") and where.path.is_symlink():
         raise InputError(
             f"out is {where.path}, a name of an open file, which a new file does not get: give its "
             f"path, {where.path.readlink()}"

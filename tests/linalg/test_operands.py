@@ -29,7 +29,7 @@ OPERANDS = {
     "lu_solve lu": lambda x: linalg.lu_solve((x, np.arange(4)), B),
     "lu_solve b": lambda x: linalg.lu_solve((A, np.arange(4)), x),
     "matmul a": lambda x: hdgemm.matmul(x, B),
-    "multiply a": lambda x: hdgemm.multiply(x, B),
+    "multiply a": lambda x: hdgemm.multiply(x, B, out=np.empty((4, 2))),
     "plan b": lambda x: hdgemm.plan(A, x),
     "qr a": linalg.qr,
     "qr_multiply a": lambda x: linalg.qr_multiply(x, B),
@@ -185,13 +185,13 @@ def test_factors_of_another_kind_are_refused():
     lu, chol = linalg.lu_factor(A), linalg.cho_factor(A)
     reflectors, _ = linalg.qr(A, mode="raw")
     calls = {
-        "lu_and_piv must be the pair that lu_factor returned, got a CholeskyFactor":
+        "lu_and_piv must be the pair that lu_factor returned, got CholeskyFactor":
             lambda: linalg.inv(chol),
-        "lu_and_piv must be the pair that lu_factor returned, got a QRFactors":
+        "lu_and_piv must be the pair that lu_factor returned, got QRFactors":
             lambda: linalg.lu_solve(reflectors, B),
-        "factors must be the pair that lu_factor returned, got a CholeskyFactor":
+        "factors must be the pair that lu_factor returned, got CholeskyFactor":
             lambda: linalg.cond(A, factors=chol),
-        "c_and_lower must be the pair that cho_factor returned, got a LUFactors":
+        "c_and_lower must be the pair that cho_factor returned, got LUFactors":
             lambda: linalg.cho_solve(lu, B),
         r"lower has shape \(4,\)": lambda: linalg.cho_solve(scipy.linalg.lu_factor(A), B),
     }  # fmt: skip

@@ -282,7 +282,7 @@ def test_tensors_in_host_memory_are_used_in_place(device):
 
 
 def test_a_tensor_that_cannot_be_read_is_refused_with_its_librarys_reason():
-    with pytest.raises(InputTypeError, match=r"b is a Tensor .* require gradient"):
+    with pytest.raises(InputTypeError, match=r"b is of type Tensor.* require gradient"):
         open_operand(Tensor(np.zeros((2, 2), bool)), what="b")
     x = np.zeros((2, 2))
     x.flags.writeable = False
