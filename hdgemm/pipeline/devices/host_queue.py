@@ -3,7 +3,9 @@
 A core that another process slows down draws fewer blocks, where threaded BLAS waits for the
 slowest core at the end of each call. Products queue up, so that a core which finds no block left
 in one step goes on with the next. A block of C receives its steps in the order of submission, and
-blocks depend on the extents of C alone: the result is the same for any number of threads.
+blocks depend on the extents of C alone: the result is the same for any number of threads. Products
+with other C may be computed out of order, but they end in order for those who wait: a tile of A is
+replaced when its last reader has ended, and an earlier reader may be slower.
 """
 
 from __future__ import annotations
@@ -83,9 +85,9 @@ def cut(m: int, n: int, least: int) -> list[tuple[int, int, int, int]]:
 class QueuedGemm:
     """A product in the queue, and its completion; `GemmQueue` changes it under the lock.
 
-    `operands` keeps the memory alive; `before` holds earlier products that write to the same
-    memory. A block waits for the same block of a product with the same C, and for all blocks of
-    any other.
+    `operands` keeps the memory alive; `earlier` are the products that are unfinished. A block waits
+    for the same block of one with the same C, and for all blocks of another one that writes to the
+    same memory.
     """
 
     def __init__(
@@ -93,13 +95,14 @@ class QueuedGemm:
         gemm: AnyGemm,
         operands: object,
         blocks: list[tuple[int, int, int, int]],
-        before: list[QueuedGemm],
+        earlier: list[QueuedGemm],
         changed: threading.Condition,
     ) -> None:
         self._gemm = gemm
         self._operands = operands
         self._blocks = blocks
-        self._before = before
+        self._earlier = earlier
+        self._before = [other for other in earlier if other.writes_to(gemm)]
         self._changed = changed
         self._undrawn = list(range(len(blocks)))
         self._unfinished = set(self._undrawn)
@@ -155,17 +158,18 @@ class QueuedGemm:
         self._end = time.perf_counter()
         self._operands = None
         self._before.clear()
+        self._earlier = [other for other in self._earlier if not other.done]
         return self._end
 
     def wait(self) -> None:
-        """Block until the product is done.
+        """Block until the product and all earlier ones are done.
 
         When the wait is interrupted (Ctrl-C), undrawn blocks are dropped and those in progress
         waited for: nothing writes to the caller's C afterwards.
         """
         try:
             with self._changed:
-                while self._unfinished:
+                while not (self.done and all(other.done for other in self._earlier)):
                     self._changed.wait()
         except BaseException:
             self._abandon()
@@ -227,8 +231,7 @@ class GemmQueue:
             while self._unfinished >= _AHEAD:
                 self._changed.wait()
             self._queued = [other for other in self._queued if not other.done]
-            before = [other for other in self._queued if other.writes_to(gemm)]
-            queued = QueuedGemm(gemm, operands, blocks, before, self._changed)
+            queued = QueuedGemm(gemm, operands, blocks, [*self._queued], self._changed)
             self._queued.append(queued)
             self._changed.notify_all()
         return queued

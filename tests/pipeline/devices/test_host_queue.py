@@ -114,6 +114,40 @@ def test_queued_steps_give_the_same_bits_for_any_number_of_threads():
         assert np.array_equal(one, again)
 
 
+def test_products_end_in_order_though_a_slow_core_still_multiplies(monkeypatch):
+    # Both read one tile of A: whoever waits for the second product may overwrite that tile.
+    slow, multiply = threading.Event(), host_queue.QueuedGemm.multiply
+    device, x = HostDevice(threads=2), np.ones((500, 500))
+    tiles = [np.zeros((500, 500)) for _ in range(2)]
+    left = Block(Tile("A", x, 500, 500, 500, x.dtype), 0, 0, 500, 500)
+    first: list[host_queue.QueuedGemm] = []
+
+    def delayed(queued, number):
+        if not first:
+            first.append(queued)
+            slow.wait()
+        return multiply(queued, number)
+
+    monkeypatch.setattr(host_queue.QueuedGemm, "multiply", delayed)
+    one, two = (
+        device.gemm(1.0, left, left, 0.0, left._replace(tile=left.tile._replace(buffer=c)), ())
+        for c in tiles
+    )
+    waiting = threading.Thread(target=two.wait)
+    waiting.start()
+    while not two.done:
+        time.sleep(0.001)
+    assert first == [one]
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    slow.set()
+    waiting.join()
+    assert one.done
+    device.close()
+    for c in tiles:
+        assert np.array_equal(c, x @ x)
+
+
 def test_a_product_that_overlaps_another_c_waits_for_all_of_it():
     rng = np.random.default_rng(3)
     x = normal(rng, (1000, 1000), "float64")
