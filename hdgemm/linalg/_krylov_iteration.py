@@ -120,7 +120,7 @@ class KrylovIteration:
             count += 1
             rows = replace(rows, check_finite=False)
             if count == 1 and not _in_range(product.y):
-                rows, size = scaled(rows, passes, self.how)
+                rows, size = scaled(rows, passes)
                 product = apply(basis.block)
                 passes.reduce(rows, [product], self.application)
             basis.extend(product.y)

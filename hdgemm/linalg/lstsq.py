@@ -27,6 +27,7 @@ from hdgemm.linalg.rows.triangle_svd import check_reduced
 from hdgemm.linalg.solving.columns import RightHandSides
 from hdgemm.linalg.storage import Output
 from hdgemm.matrices.fingerprint import unchanged
+from hdgemm.product.target import check_no_operand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,6 +207,7 @@ def prepare(
         n, p = source.shape[1], rhs.matrix.shape[1]
         if not p:
             raise InputError("b has no columns: pass at least one")
+        check_no_operand(out, rhs.matrix)
         output = Output.of(
             rhs.place(out),
             a,

@@ -337,7 +337,7 @@ def prepare_values(
                 passes = Passes(run, reading.flops + dense.flops, durable)
                 (target,) = open_results(stack, (values,), source, rows=durable, large=None)
                 find = _gram_values if method == "gram" else _triangle_values
-                s = find(rows, reading, dense, passes, run)
+                s = find(rows, reading, dense, passes)
                 target.stored[:, :] = s[:, np.newaxis]
                 passes.finish(facts)
             found: NDArray[Any] = values.value(target)
@@ -347,7 +347,7 @@ def prepare_values(
 
 
 def _triangle_values(
-    rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes, _run: OpenRun
+    rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes
 ) -> NDArray[Any]:
     triangle = RFactor(dense.n, rows.dtype)
     passes.reduce(rows, [triangle], reading)
@@ -358,14 +358,14 @@ def _triangle_values(
 
 
 def _gram_values(
-    rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes, run: OpenRun
+    rows: TallRows, reading: RowPlan, dense: DensePlan, passes: Passes
 ) -> NDArray[Any]:
     gram, size = Gram(dense.n, rows.dtype), 1.0
     with np.errstate(over="ignore", invalid="ignore"):
         passes.reduce(rows, [gram], reading)
     largest = float(np.abs(np.diagonal(gram.gram)).max(initial=0.0))
     if not in_range(largest, rows.dtype, 1):
-        rows, size = scaled(replace(rows, check_finite=False), passes, run)
+        rows, size = scaled(replace(rows, check_finite=False), passes)
         gram = Gram(dense.n, rows.dtype)
         passes.reduce(rows, [gram], reading)
     check_reduced(gram.gram, "A^H·A")

@@ -47,7 +47,7 @@ _REFUSED: Final = {
     "greater_equal": ("ge",),
 }
 
-#: Advice for what is not computed out of core.
+#: Advice for operations that are not computed out of core.
 _ADVICE: Final = (
     "use numpy.asarray(M) where the matrix fits the memory, M.blocks() for parts of it, or "
     "dask.array.from_array(M)"

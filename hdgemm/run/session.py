@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from hdgemm.tasks.machine import TaskMachine
 
 _LOG: Final = logging.getLogger(__name__)
-#: Bytes of a plan from which the system is asked what is available: that takes as long as a small
-#: product.
+#: Least bytes of a plan for which available memory is read, which takes as long as a small product.
 _WORTH_ASKING: Final = 256 << 20
 
 

@@ -77,8 +77,8 @@ def test_unknown_keywords_are_refused_by_the_function(function, kind):
         function(A, A, chekpoint=True)
 
 
-#: Results of calls, and values of `hdgemm.cluster` and `hdgemm.mpi`: classes that nobody calls by
-#: keywords, or of several names for their fields.
+#: Results of calls, and values of `hdgemm.cluster` and `hdgemm.mpi`: users do not call these
+#: classes, or, as `LinpackSettings`, with keywords of their own.
 VALUES = {
     "BlockCyclicArray", "CholeskyFactor", "LUFactors", "LinpackSettings", "MpiPlan",
     "PrincipalComponents", "Progress", "QRFactors", "Report", "RidgeFit", "Verification",

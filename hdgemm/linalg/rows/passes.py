@@ -41,7 +41,7 @@ class Passes:
     """
 
     def __init__(self, run: OpenRun, flops: int, checkpoint: RowCheckpoint | None = None) -> None:
-        self._run, self._runs = run, RunSequence(run.callbacks, flops)
+        self.how, self._runs = run, RunSequence(run.callbacks, flops)
         self._checkpoint = checkpoint
 
     def reduce(
@@ -61,7 +61,7 @@ class Passes:
             callbacks,
             reverse=reverse,
             checkpoint=self._checkpoint,
-            devices=row_devices(plan.devices, self._run),
+            devices=row_devices(plan.devices, self.how),
         ).run()
 
     def keep(self, make: Callable[[], Sequence[NDArray[Any]]]) -> Sequence[NDArray[Any]]:

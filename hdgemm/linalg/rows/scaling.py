@@ -13,20 +13,20 @@ from hdgemm.linalg.rows.sums import Norm
 from hdgemm.linalg.rows.triangle_svd import check_reduced
 
 if TYPE_CHECKING:
-    from hdgemm.call.run import OpenRun
     from hdgemm.linalg.rows.passes import Passes
     from hdgemm.linalg.rows.source import TallRows
 
 
-def scaled(rows: TallRows, passes: Passes, run: OpenRun) -> tuple[TallRows, float]:
+def scaled(rows: TallRows, passes: Passes) -> tuple[TallRows, float]:
     """Find the largest absolute value in one pass; return the rows divided by it, and the value.
 
     The value is 1 where all elements are zero. `InputError` where one is not finite.
     """
     n = rows.a.shape[1]
     largest = Norm("max", n)
+    folder = folder_of(rows.a)
     passes.reduce(
-        rows, [largest], rows_for(rows.shape, [largest.work(rows.shape)], folder_of(rows.a), run)
+        rows, [largest], rows_for(rows.shape, [largest.work(rows.shape)], folder, passes.how)
     )
     size = largest.value or 1.0
     check_reduced(np.full(1, size), "A")
