@@ -49,6 +49,7 @@ CAMPAIGNS: Final = {
     "disk_faults": "Disks that fail",
     "full_disk": "Disks that are full",
     "store_race": "Two processes create one array",
+    "slow_threads": "One function is slow",
     "hostile_files": "Damaged files",
     "memory_limits": "Memory limits",
     "plan_memory": "Plans and first steps within a cgroup",

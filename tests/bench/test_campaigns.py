@@ -131,3 +131,14 @@ def test_what_is_wrong_sets_the_status(capfd):
     tally.check(False, "not right")
     assert tally.end("none", Namespace(save=False)) == 1
     assert json.loads(capfd.readouterr().out)["examples"] == ["not right"]
+
+
+def test_slow_threads():
+    """In a process of its own: the host multiplies otherwise, and threads are profiled."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "bench.campaigns.slow_threads", "--cases", "28"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["counts"]["checks"] == 28

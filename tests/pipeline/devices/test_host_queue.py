@@ -347,3 +347,22 @@ def test_threads_end_with_the_device():
     while drawing() and time.monotonic() < until:
         time.sleep(0.05)
     assert drawing() == 0
+
+
+def test_tiles_are_not_replaced_while_a_slow_core_reads_them(tmp_path, monkeypatch):
+    # A unit begins with the tile of A with which the unit before ends, and there are two slots.
+    rng, multiply = np.random.default_rng(5), host_queue.QueuedGemm.multiply
+    a, b = rng.random((600, 600)), rng.random((600, 600))
+    names = [tmp_path / name for name in ("A.npy", "B.npy", "C.npy")]
+    np.save(names[0], a)
+    np.save(names[1], b)
+
+    def delayed(queued, number):
+        time.sleep(0.03 * (rng.random() < 0.05))
+        return multiply(queued, number)
+
+    monkeypatch.setattr(host_queue.QueuedGemm, "multiply", delayed)
+    options = hdgemm.Options(devices="host", tile=(150, 150, 150), host_memory="6MB", threads=2)
+    for _ in range(5):
+        hdgemm.multiply(*names[:2], out=names[2], options=options)
+        assert_close_in_eps(np.load(names[2]), a, b)
