@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -199,25 +199,40 @@ def slabs(case: Case, n: int) -> tuple[int, int, int]:
 
 
 def cholesky(case: Case) -> tuple[str, float]:
-    """Factor A = L·L^T by slabs."""
+    """Factor A = L·L^T by slabs: into a new file, durably or in place."""
     (n,), devices = case.sizes(60, 700, 1), case.devices()
-    x, where, tile = case.matrix(n, n), case.new("L"), slabs(case, n)
+    x, tile = case.matrix(n, n), slabs(case, n)
     a = x @ x.T / n + np.eye(n)
-    lower = bool(case.rng.integers(2))
-    options = case.options(devices, tile)
-    linalg.cholesky(case.stored("A", a), lower=lower, out=where, options=options)
+    lower, in_place, durable = (bool(x) for x in case.sizes(0, 2, 3))
+    source = case.stored("A", a)
+    durable &= not in_place or source.endswith(".npy")
+    where = source if in_place else case.new("L")
+    linalg.cholesky(
+        source, lower=lower, overwrite_a=in_place, out=None if in_place else where,
+        options=case.options(devices, tile), checkpoint=durable,
+    )  # fmt: skip
     expected = np.linalg.cholesky(a)
-    what = f"cholesky {n} {tile=} {devices} {lower=}"
+    what = f"cholesky {n} {tile=} {devices} {lower=} {in_place=} {durable=}"
     return what, error(read(where), expected if lower else expected.T, 100)
 
 
 def solution(case: Case) -> tuple[str, float]:
-    """Solve A·X = B by LU; judge the backward error."""
-    (n,), devices = case.sizes(60, 700, 1), case.devices()
-    a, b, tile = case.matrix(n, n), case.matrix(n, 40), slabs(case, n)
-    x = linalg.solve(case.stored("A", a), b, options=case.options(devices, tile))
+    """Solve A·X = B by stored factors, durably or in place; judge the backward error."""
+    (n, p), devices = case.sizes(60, 700, 2), case.devices()
+    a, b, tile = case.matrix(n, n), case.matrix(n, p), slabs(case, n)
+    in_place, durable = (bool(x) for x in case.sizes(0, 2, 2))
+    source, where = case.stored("A", a), case.new("X")
+    durable &= not in_place or source.endswith(".npy")
+    options = case.options(devices, tile)
+    factors = linalg.lu_factor(
+        source, overwrite_a=in_place, out=None if in_place else case.new("LU"),
+        options=options, checkpoint=durable,
+    )  # fmt: skip
+    linalg.lu_solve(factors, case.stored("B", b), out=where, options=replace(options, tile=None))
+    x = read(where)
     bound = 1e-13 * np.linalg.norm(a) * np.linalg.norm(x)
-    return f"solve {n} {tile=} {devices}", float(np.linalg.norm(a @ x - b) / bound)
+    what = f"lu {n} {p} {tile=} {devices} {in_place=} {durable=}"
+    return what, float(np.linalg.norm(a @ x - b) / bound)
 
 
 def qr(case: Case) -> tuple[str, float]:
