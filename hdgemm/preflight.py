@@ -13,7 +13,7 @@ from hdgemm.matrices.layout import check_read
 from hdgemm.options import Options, whole_number
 from hdgemm.pipeline.plan import OperandSpec, Plan, Problem
 from hdgemm.pipeline.plans import Plans
-from hdgemm.product.arguments import stored_dtype
+from hdgemm.product.arguments import check_beta, stored_dtype
 from hdgemm.product.product import Product
 from hdgemm.run.members import names_for, plan_members, preflight
 from hdgemm.run.session import session_for
@@ -84,6 +84,7 @@ def plan(
     --------
     >>> print(hdgemm.plan("A.npy", "B.npy", out="C.npy"))
     """
+    check_beta(beta, c)
     with memory_limit():  # an `out` in memory is allocated, though not touched
         product = Product.of(
             a,

@@ -11,7 +11,7 @@ from hdgemm.call.compute import compute
 from hdgemm.call.keywords import Call, ProductKeywords, public_call
 from hdgemm.errors import InputError
 from hdgemm.options import has_set_defaults
-from hdgemm.product.arguments import as_scalar
+from hdgemm.product.arguments import check_beta
 from hdgemm.product.product import Product
 from hdgemm.product.stacks import matmul_plain, matmul_stacked
 from hdgemm.product.target import is_location, single
@@ -305,10 +305,7 @@ def multiply(
     >>> print(report)
     """
     call = Call.of(**keywords)
-    if c is None and as_scalar(beta, np.dtype(complex), "beta") != 0:
-        raise InputError(
-            f"beta is {beta}, but there is no C to multiply: pass c (c=out to update out in place)"
-        )
+    check_beta(beta, c)
     if out is None:
         raise InputError("give out=..., or use hdgemm.matmul or dgemm, which return C")
     product = Product.of(

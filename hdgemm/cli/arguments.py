@@ -193,6 +193,12 @@ def parse_scalar(text: str) -> complex:
     return value if value.imag else value.real
 
 
+def check_beta(beta: complex, c: object) -> None:
+    """Refuse `--beta` without the `--c` that it multiplies."""
+    if c is None and beta != 0:
+        raise InputError(f"--beta {beta:g} multiplies an old C: give --c C.npy, or leave it out")
+
+
 def _parse_split(texts: Sequence[str] | None) -> dict[str, float] | None:
     """Read ``NAME=SHARE`` as often as it was given: ``host=0.2``."""
     shares: dict[str, float] = {}

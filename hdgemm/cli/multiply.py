@@ -82,8 +82,7 @@ def command(
             verify=args.chosen_check(product=verify, tiles=verify_tiles),
         ),
     }
-    if c is None and product["beta"] != 0:
-        raise InputError(f"--beta {beta} multiplies an old C: give --c C.npy, or leave --beta out")
+    args.check_beta(product["beta"], c)
     if no_clobber:
         refuse_existing(out)
     if not (yes or dry_run):

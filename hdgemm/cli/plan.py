@@ -134,8 +134,11 @@ def command(
         return
     else:
         _refuse_unknown_routine(what[0])
+    factor = args.parse_scalar(beta)
+    if len(what) == 2:
+        args.check_beta(factor, c)
     product: dict[str, Any] = {
-        "beta": args.parse_scalar(beta),
+        "beta": factor,
         "c": c,
         "out": out or "C.npy",
         "trans_a": trans_a,

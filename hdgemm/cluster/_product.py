@@ -21,7 +21,7 @@ from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.fingerprint import unchanged
 from hdgemm.matrices.transfer import ALIGNMENT
 from hdgemm.options import parse_size
-from hdgemm.product.arguments import trans_flags
+from hdgemm.product.arguments import check_beta, trans_flags
 from hdgemm.product.product import Product
 from hdgemm.run.session import check_options
 
@@ -205,6 +205,7 @@ def product_of(
 ) -> Product:
     """Check arguments of `multiply`: A, B and the old C, alpha and beta, trans_a and trans_b."""
     (a, b, c), (alpha, beta), (trans_a, trans_b) = operands, factors, trans
+    check_beta(beta, c)
     return Product.of(
         a,
         b,

@@ -107,6 +107,14 @@ def check_out_dtype(found: np.dtype[Any], computed: np.dtype[Any]) -> None:
         )
 
 
+def check_beta(beta: Any, c: Any) -> None:
+    """Raise where an old C is to be scaled by beta, but not given."""
+    if c is None and as_scalar(beta, np.dtype(complex), "beta") != 0:
+        raise InputError(
+            f"beta is {beta}, but there is no C to multiply: pass c (c=out to update out in place)"
+        )
+
+
 def as_scalar(value: Any, dtype: np.dtype[Any], name: str) -> complex:
     """Round alpha or beta to the product's dtype, to Inf or 0 where that is nearest.
 

@@ -193,6 +193,7 @@ def test_usage_errors_name_the_help_of_their_command(run):
         ((*RIDGE, 1, 2), "extra argument(s) (2); --alphas takes several values as --alphas X -"),
         ((*PRODUCT, "E", "--out", "D.npy"), "(E); --device takes several values"),
         ((*PRODUCT, "--out", "D.npy", "--beta", 1), "--beta 1 multiplies an old C: give --c C.npy"),
+        (("plan", "A.npy", "B.npy", "--beta", 1), "--beta 1 multiplies an old C: give --c C.npy"),
         (("multiply", "B.npy", "B.npy", "--out", "D.npy"), "20×25: the columns of op(A) must be"),
         (
             ("multiply", "B.npy", "B.npy", "--out", "D.npy"),

@@ -18,9 +18,10 @@ HOST = hdgemm.Options(devices="host", tile=(16, 16, 16))
 
 
 @pytest.mark.parametrize("beta", [1, 0.5, 1j, np.float32(1), Fraction(1, 2), np.array(2.0), True])
-def test_multiply_with_beta_needs_c(beta):
+@pytest.mark.parametrize("call", [hdgemm.multiply, hdgemm.plan])
+def test_beta_needs_c(call, beta):
     with pytest.raises(hdgemm.InputError, match="no C"):
-        hdgemm.multiply(A, A.T, beta=beta)
+        call(A, A.T, beta=beta)
 
 
 def test_multiply_without_out_would_throw_c_away():
