@@ -80,7 +80,10 @@ ROUTINES: Final = (
         ),
         durable=True,
         scratch=extents("n", "n"),
-        commands=False,
+        examples=(
+            "hdgemm inv A.npy --out X.npy --host-memory 2GB",
+            "hdgemm inv S.npy --out X.npy --assume-a pos",
+        ),
     ),
     Routine(
         name="trsm",

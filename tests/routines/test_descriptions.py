@@ -114,6 +114,18 @@ def test_tall_matrices_have_commands(tmp_path, monkeypatch):
     assert invoke("plan", "svd", "2000", "50").exit_code == 0
 
 
+@pytest.mark.parametrize("more", [(), ("--assume-a", "pos"), ("--checkpoint",)])
+def test_an_inverse_has_a_command(tmp_path, monkeypatch, more):
+    monkeypatch.chdir(tmp_path)
+    a = np.random.default_rng(0).standard_normal((40, 40))
+    a = a @ a.T + 40 * np.eye(40)
+    np.save("A.npy", a)
+    given = "inv", "A.npy", "--out", "X.npy", *more, "--quiet", "--json"
+    planned_run, run = invoke(*given, "--dry-run"), invoke(*given)
+    assert planned_run.exit_code == run.exit_code == 0, run.output + str(run.exception)
+    np.testing.assert_allclose(np.load("X.npy") @ a, np.eye(40), atol=1e-13)
+
+
 @pytest.mark.parametrize("name", ["fro", "max", "nuc", "1", "-1", "2", "-2", "inf", "-inf"])
 def test_norms_have_a_command(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

@@ -223,6 +223,8 @@ def test_every_routine_computes_what_its_process_says(tmp_path: Path) -> None:
     np.testing.assert_allclose(u.T @ u, a, atol=1e-9)
     x = computed(tmp_path, "solve", "a.npy", "b.npy", assume_a="pos", lower=True, refine=None)
     np.testing.assert_allclose(a @ x, b, atol=1e-9)
+    x = computed(tmp_path, "inv", "a.npy", assume_a="gen", lower=False)
+    np.testing.assert_allclose(a @ x, np.eye(N), atol=1e-11)
     r = computed(tmp_path, "qr", "tall.npy", mode="r")
     np.testing.assert_allclose(r.T @ r, tall.T @ tall, atol=1e-9)
     c = computed(tmp_path, "syrk", "tall.npy", lower=True, trans=True)
