@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import sqlalchemy as sa
 from anyio import to_thread
 
-from hdgemm.server.problems import ProblemError
+from hdgemm.server.problems import OutageLog, ProblemError
 from hdgemm.server.tables import FINISHED, Job, JobEvent
 
 if TYPE_CHECKING:
@@ -154,14 +154,16 @@ class EventStreams:
 
     async def _watch(self) -> None:
         """Wake the followers with news, as long as there are any."""
+        outage = OutageLog(log)
         while self._followers:
             await asyncio.sleep(_TICK_SECONDS)
             followers = list(self._followers)
             try:
                 latest, revoked = await to_thread.run_sync(self._look, followers)
             except sa.exc.SQLAlchemyError as error:
-                log.warning("event streams wait for the database: %s", error)
+                outage.note(error)
                 continue
+            outage.end()
             for one in followers:
                 one.revoked = one.secret in revoked
                 # A job that is not listed has finished or was deleted.

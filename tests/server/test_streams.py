@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
@@ -128,3 +129,30 @@ def test_a_revoked_token_ends_its_streams(settings: Settings) -> None:
         assert "event: end" not in stream.result()
         assert server.http.get(f"/v1/jobs/{job_id}").status_code == 401
     database.close()
+
+
+def test_streams_log_an_outage_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = iter([sa.exc.OperationalError("SELECT", {}, Exception("refused"))] * 3)
+
+    def look(_: object, __: object) -> tuple[dict[str, int], set[str | None]]:
+        if (error := next(failures, None)) is not None:
+            raise error
+        return {}, set()
+
+    async def watch() -> None:
+        publisher: Any = SimpleNamespace(news=SimpleNamespace(forget=lambda _: None))
+        streams = events.EventStreams(publisher, 1, 1)
+        follower = events._Follower("job", Account(name="me"), None, 0)
+        streams._followers.add(follower)
+        assert await streams._wait(follower)
+        streams._followers.clear()
+        await streams._poll
+
+    monkeypatch.setattr(events, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(events.EventStreams, "_look", look)
+    asyncio.run(watch())
+    assert caplog.messages == [
+        "cannot reach the database: refused", "the database can be written again",
+    ]  # fmt: skip
