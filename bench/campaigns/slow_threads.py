@@ -28,12 +28,15 @@ import hdgemm
 from bench.campaigns.tally import Tally, add_save
 from hdgemm import Options, fortran, linalg
 from hdgemm.pipeline.devices import host, host_blas
+from hdgemm.tasks import measured_rates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import CodeType, FrameType
 
     from numpy.typing import NDArray
+
+    from hdgemm.tasks.machine import TaskMachine
 
     Array = NDArray[Any]
 
@@ -261,7 +264,40 @@ def tall(case: Case) -> tuple[str, float]:
     return f"svd {m}×{n} {devices}", error(read(u) * s @ vh, a, 500)
 
 
-ROUTINES: Final = {f.__name__: f for f in (product, rank_k, cholesky, solution, qr, inverse, tall)}
+def tasks(case: Case) -> tuple[str, float]:
+    """Factor an array by tasks on the host and a device, or natively on the device."""
+    rng = case.rng
+    (n, width), name = case.sizes(30, 300, 2), str(rng.choice(["lu", "calu", "cholesky", "qr"]))
+    native, a = bool(rng.random() < 0.2) and name != "calu", case.matrix(n, n)
+    devices = ("opencl:0",) if native else ("host", "opencl:0")
+    given: dict[str, Any] = {
+        "options": Options(devices=devices, tile=(n, 5 + width // 6, n)),
+        "strategy": "native" if native else "hybrid",
+    }
+    what = f"tasks {name} {n} {given['options'].tile} {native=}"
+    if name == "cholesky":
+        a = a @ a.T / n + np.eye(n)
+        return what, error(linalg.cholesky(a, lower=True, **given), np.linalg.cholesky(a), 100)
+    if name == "qr":
+        q, r = linalg.qr(a, **given)
+        return what, error(q @ r, a, 200)
+    pivoting = "tournament" if name == "calu" else "partial"
+    lu, pivots = linalg.lu_factor(a, pivoting=pivoting, **given)
+    order = np.arange(n)
+    for row, other in enumerate(pivots):
+        order[[row, other]] = order[[other, row]]
+    return what, error((np.tril(lu, -1) + np.eye(n)) @ np.triu(lu), a[order], 1000)
+
+
+def dealt(machine: TaskMachine, *_: object) -> TaskMachine:
+    """Return the machine with columns dealt at random, in place of measured rates."""
+    dealing: Any = random.choice(["proportional", "devices"])
+    return replace(machine, dealing=dealing, leaf=10)
+
+
+ROUTINES: Final = {
+    f.__name__: f for f in (product, rank_k, cholesky, solution, qr, inverse, tall, tasks)
+}
 
 
 def judge(name: str, seed: int) -> tuple[str, float]:
@@ -285,6 +321,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_save(parser)
     asked = parser.parse_args(argv)
     # Small products are drawn, too.
+    measured_rates.__dict__.update(measured=dealt)
     host.__dict__.update(_WORTH_DRAWING=0, draws_blocks=lambda _threads: True)
     tally, names = Tally(), asked.routine or list(ROUTINES)
     sleeper = Sleeper()
