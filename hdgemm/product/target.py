@@ -104,7 +104,7 @@ def check_no_operand(out: Any, *operands: Any) -> None:
             name = read if isinstance(read, pathlib.Path) else read.name
             raise InputError(
                 f"out is the file of an operand, {name}, which the result would replace: choose "
-                "another out, or factor in place (overwrite_a=True, --in-place)"
+                "another out, or overwrite_a=True (--in-place) where the routine takes that"
             )
 
 
