@@ -249,7 +249,7 @@ def qr(case: Case) -> tuple[str, float]:
 def inverse(case: Case) -> tuple[str, float]:
     """Solve A·X = 1."""
     (n,) = case.sizes(60, 500, 1)
-    a, where, tile = case.matrix(n, n) + 20 * np.eye(n), case.new("X"), slabs(case, n)
+    a, where, tile = case.matrix(n, n) + 3 * n**0.5 * np.eye(n), case.new("X"), slabs(case, n)
     linalg.inv(case.stored("A", a), out=where, options=case.options(("host",), tile))
     return f"inv {n} {tile=}", error(read(where) @ a, np.eye(n), 1000)
 
