@@ -108,7 +108,7 @@ def check_out_dtype(found: np.dtype[Any], computed: np.dtype[Any]) -> None:
 
 
 def check_beta(beta: Any, c: Any) -> None:
-    """Raise where an old C is to be scaled by beta, but not given."""
+    """Raise where beta is not zero and no old C is given."""
     if c is None and as_scalar(beta, np.dtype(complex), "beta") != 0:
         raise InputError(
             f"beta is {beta}, but there is no C to multiply: pass c (c=out to update out in place)"

@@ -77,8 +77,7 @@ def test_unknown_keywords_are_refused_by_the_function(function, kind):
         function(A, A, chekpoint=True)
 
 
-#: Results of calls, and values of `hdgemm.cluster` and `hdgemm.mpi`: users do not call these
-#: classes, or, as `LinpackSettings`, with keywords of their own.
+#: Classes that users do not construct, and `LinpackSettings`, whose message is Python's own.
 VALUES = {
     "BlockCyclicArray", "CholeskyFactor", "LUFactors", "LinpackSettings", "MpiPlan",
     "PrincipalComponents", "Progress", "QRFactors", "Report", "RidgeFit", "Verification",

@@ -3,9 +3,11 @@
 A core that another process slows down draws fewer blocks, where threaded BLAS waits for the
 slowest core at the end of each call. Products queue up, so that a core which finds no block left
 in one step goes on with the next. A block of C receives its steps in the order of submission, and
-blocks depend on the extents of C alone: the result is the same for any number of threads. Products
-with other C may be computed out of order, but they end in order for those who wait: a tile of A is
-replaced when its last reader has ended, and an earlier reader may be slower.
+blocks depend on the extents of C alone: the result is the same for any number of threads.
+
+Products with another C may be computed out of order, but a wait for one ends after all products
+that were queued before it. The pipeline replaces a tile of A or B when the last product that reads
+it has ended, and an earlier reader may be slower.
 """
 
 from __future__ import annotations
@@ -85,9 +87,9 @@ def cut(m: int, n: int, least: int) -> list[tuple[int, int, int, int]]:
 class QueuedGemm:
     """A product in the queue, and its completion; `GemmQueue` changes it under the lock.
 
-    `operands` keeps the memory alive; `earlier` are the products that are unfinished. A block waits
-    for the same block of one with the same C, and for all blocks of another one that writes to the
-    same memory.
+    `operands` keeps the memory alive; `earlier` holds the unfinished products before it. A block
+    waits for the same block of an earlier product with the same C, and for all blocks of any other
+    that writes to the same memory.
     """
 
     def __init__(
@@ -102,7 +104,6 @@ class QueuedGemm:
         self._operands = operands
         self._blocks = blocks
         self._earlier = earlier
-        self._before = [other for other in earlier if other.writes_to(gemm)]
         self._changed = changed
         self._undrawn = list(range(len(blocks)))
         self._unfinished = set(self._undrawn)
@@ -114,16 +115,10 @@ class QueuedGemm:
         """No block is waiting or being multiplied."""
         return not self._unfinished
 
-    def writes_to(self, gemm: AnyGemm) -> bool:
-        """Say whether the address ranges of both tiles of C overlap."""
-        start, end = _addresses(self._gemm)
-        first, last = _addresses(gemm)
-        return start < last and first < end
-
     def draw(self) -> int | None:
         """Take a block that may be multiplied now; None where there is none."""
         for number in self._undrawn:
-            if not any(other.holds(self._gemm, number) for other in self._before):
+            if not any(other.holds(self._gemm, number) for other in self._earlier):
                 self._undrawn.remove(number)
                 self._start = self._start or time.perf_counter()
                 return number
@@ -134,7 +129,7 @@ class QueuedGemm:
         own = self._gemm
         if (own.c, own.m, own.n, own.ldc) == (later.c, later.m, later.n, later.ldc):
             return number in self._unfinished
-        return not self.done
+        return not self.done and _overlap(own, later)
 
     def multiply(self, number: int) -> BaseException | None:
         """Multiply a drawn block, without the lock; return an error rather than raise it."""
@@ -157,7 +152,6 @@ class QueuedGemm:
         self._start = max(self._start, last_end)
         self._end = time.perf_counter()
         self._operands = None
-        self._before.clear()
         self._earlier = [other for other in self._earlier if not other.done]
         return self._end
 
@@ -189,6 +183,13 @@ class QueuedGemm:
     def interval(self) -> tuple[float, float]:
         """Return start and end on `time.perf_counter`'s clock."""
         return self._start, self._end
+
+
+def _overlap(one: AnyGemm, other: AnyGemm) -> bool:
+    """Say whether the address ranges of both tiles of C overlap."""
+    start, end = _addresses(one)
+    first, last = _addresses(other)
+    return start < last and first < end
 
 
 def _addresses(gemm: AnyGemm) -> tuple[int, int]:
