@@ -1,12 +1,12 @@
-"""One function is slow at random moments: every result stays right, whichever function that is.
+"""Functions that sleep at random, one in each case: every result stays right.
 
 python -m bench.campaigns.slow_threads [--cases 500] [--seed 0] [--routine product ...]
 
 Tiles, slabs and memory are small, so that operations follow one another closely and buffers are
 used again at once. In each case the threads of hdgemm sleep for 30 ms at some calls of one
-function: an operation that does not wait for what it needs, or that replaces what another one still
-reads, gives a wrong result, which is compared with NumPy's. A run that hangs ends with the stacks
-of all threads.
+function. An operation that begins before its operands are complete, or that overwrites memory which
+another one still reads, then gives a wrong result: all are compared with NumPy's. A run that hangs
+ends with the stacks of all threads.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import hdgemm
 from bench.campaigns.tally import Tally, add_save
 from hdgemm import Options, fortran, linalg
 from hdgemm.pipeline.devices import host, host_blas
+from hdgemm.pipeline.devices.interchanges import permutation_of
 from hdgemm.tasks import measured_rates
 
 if TYPE_CHECKING:
@@ -40,13 +41,13 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-#: A call of the slow function sleeps with this chance, so often in one case, for so long.
+#: Share of the slow function's calls that sleep, how many in one case at most, and for how long.
 CHANCE: Final = 0.1
 MOST_SLEEPS: Final = 60
 SECONDS: Final = 0.03
-#: Least mean seconds of a function that works.
+#: Least mean seconds of the calls of a function that may be slow, without the functions it calls.
 WORKS: Final = 2e-5
-#: A case takes a second or two.
+#: Seconds of a case after which it counts as hanging; it takes one or two.
 HANGS_AFTER: Final = 120
 PACKAGE: Final = str(Path(hdgemm.__file__).parent)
 #: Modules that call BLAS and LAPACK.
@@ -56,8 +57,8 @@ KERNELS: Final = (fortran.__file__, host_blas.__file__)
 class Sleeper:
     """Profile function of all threads that start while it is set: one function is slow.
 
-    The next one is drawn from those that took `WORKS` seconds a call or more before, without the
-    functions that they call: requests, copies, waits, and ten times as often kernels.
+    It is drawn from those that took `WORKS` seconds a call in earlier cases: requests, copies,
+    waits, and ten times as often kernels.
     """
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class Sleeper:
         self._thread = threading.local()
 
     def choose(self, routine: str, rng: random.Random) -> str:
-        """Make another function slow, of those that the routine has called; return its name."""
+        """Draw the slow function of the next case, which runs a routine; return its name."""
         busy = self._busy.setdefault(routine, {}).copy()
         working = [code for code, (calls, seconds) in busy.items() if seconds > WORKS * calls]
         self._routine = routine
@@ -129,6 +130,11 @@ class Case:
             values = values + 1j * self.rng.standard_normal((rows, cols))
         return values.astype(dtype)
 
+    def positive_definite(self, n: int) -> Array:
+        """Return a well-conditioned symmetric matrix."""
+        x = self.matrix(n, n)
+        return x @ x.T / n + np.eye(n)
+
     def stored(self, name: str, x: Array) -> str:
         """Store a matrix in a format drawn at random; return its location."""
         form = self.rng.choice(["C", "F", "zarr", "hdf5", "blosc"])
@@ -159,9 +165,9 @@ def read(location: str) -> Array:
         return np.asarray(matrix[:])
 
 
-def error(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], steps: int) -> float:
-    """Return the largest difference in units of `steps` eps of the largest element."""
-    eps = np.finfo(expected.dtype).eps * max(steps, 1)
+def error(found: Array, expected: Array, units: int) -> float:
+    """Return the largest difference in units of `units` eps of the largest element."""
+    eps = np.finfo(expected.dtype).eps * units
     return float(np.max(np.abs(found - expected)) / (eps * max(np.max(np.abs(expected)), 1)))
 
 
@@ -204,8 +210,7 @@ def slabs(case: Case, n: int) -> tuple[int, int, int]:
 def cholesky(case: Case) -> tuple[str, float]:
     """Factor A = L·L^T by slabs: into a new file, durably or in place."""
     (n,), devices = case.sizes(60, 700, 1), case.devices()
-    x, tile = case.matrix(n, n), slabs(case, n)
-    a = x @ x.T / n + np.eye(n)
+    a, tile = case.positive_definite(n), slabs(case, n)
     lower, in_place, durable = (bool(x) for x in case.sizes(0, 2, 3))
     source = case.stored("A", a)
     durable &= not in_place or source.endswith(".npy")
@@ -268,7 +273,7 @@ def tasks(case: Case) -> tuple[str, float]:
     """Factor an array by tasks on the host and a device, or natively on the device."""
     rng = case.rng
     (n, width), name = case.sizes(30, 300, 2), str(rng.choice(["lu", "calu", "cholesky", "qr"]))
-    native, a = bool(rng.random() < 0.2) and name != "calu", case.matrix(n, n)
+    native = bool(rng.random() < 0.2) and name != "calu"
     devices = ("opencl:0",) if native else ("host", "opencl:0")
     given: dict[str, Any] = {
         "options": Options(devices=devices, tile=(n, 5 + width // 6, n)),
@@ -276,17 +281,16 @@ def tasks(case: Case) -> tuple[str, float]:
     }
     what = f"tasks {name} {n} {given['options'].tile} {native=}"
     if name == "cholesky":
-        a = a @ a.T / n + np.eye(n)
+        a = case.positive_definite(n)
         return what, error(linalg.cholesky(a, lower=True, **given), np.linalg.cholesky(a), 100)
+    a = case.matrix(n, n)
     if name == "qr":
         q, r = linalg.qr(a, **given)
         return what, error(q @ r, a, 200)
     pivoting = "tournament" if name == "calu" else "partial"
     lu, pivots = linalg.lu_factor(a, pivoting=pivoting, **given)
-    order = np.arange(n)
-    for row, other in enumerate(pivots):
-        order[[row, other]] = order[[other, row]]
-    return what, error((np.tril(lu, -1) + np.eye(n)) @ np.triu(lu), a[order], 1000)
+    permuted = a[permutation_of(pivots, n)]
+    return what, error((np.tril(lu, -1) + np.eye(n)) @ np.triu(lu), permuted, 1000)
 
 
 def dealt(machine: TaskMachine, *_: object) -> TaskMachine:
@@ -320,8 +324,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--routine", choices=ROUTINES, action="append")
     add_save(parser)
     asked = parser.parse_args(argv)
-    # Small products are drawn, too.
     measured_rates.__dict__.update(measured=dealt)
+    # Small products are drawn, too.
     host.__dict__.update(_WORTH_DRAWING=0, draws_blocks=lambda _threads: True)
     tally, names = Tally(), asked.routine or list(ROUTINES)
     sleeper = Sleeper()

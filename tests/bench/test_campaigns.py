@@ -15,6 +15,17 @@ pytestmark = pytest.mark.ci
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def found_by(campaign, *options):
+    """Return what a campaign prints that has a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", f"bench.campaigns.{campaign}", *options],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
 def counts_of(capfd):
     found = json.loads(capfd.readouterr().out)
     assert found["wrong"] == 0, found["examples"]
@@ -44,25 +55,15 @@ def test_requests_of_linear_algebra_that_fail(capfd, routine, mode):
 
 def test_requests_that_fail_without_a_compiler():
     """In a process of its own, since the functions of `os` stay replaced."""
-    command = [sys.executable, "-W", "ignore", "-m", "bench.campaigns.disk_faults", "--python"]
-    done = subprocess.run(
-        [*command, "--every", "29", "--format", "raw", "--mode", "new"], cwd=ROOT,
-        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["faults by"] == "PythonFaults"
+    options = ["--python", "--every", "29", "--format", "raw", "--mode", "new"]
+    assert found_by("disk_faults", *options)["faults by"] == "PythonFaults"
 
 
 def test_two_processes_that_create_one_array():
     """In a process of its own, since variables of the environment lead to the object store."""
     for name in ("moto", "obstore", "zarr", "boto3"):
         pytest.importorskip(name)
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.campaigns.store_race", "--rounds", "4"], cwd=ROOT,
-        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["counts"]["rounds"] == 4
+    assert found_by("store_race", "--rounds", "4")["counts"]["rounds"] == 4
 
 
 @pytest.mark.parametrize("form", ["npy", "hdf5", "zarr"])
@@ -77,12 +78,7 @@ def test_hostile_files():
     """In a process of its own, since the campaign forks."""
     pytest.importorskip("h5py")
     pytest.importorskip("zarr")
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.campaigns.hostile_files", "--seeds", "2"], cwd=ROOT,
-        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["counts"]["checks"] == 12
+    assert found_by("hostile_files", "--seeds", "2")["counts"]["checks"] == 12
 
 
 def test_completions_beside_parts(capfd):
@@ -135,10 +131,4 @@ def test_what_is_wrong_sets_the_status(capfd):
 
 def test_slow_threads():
     """In a process of its own: the host multiplies otherwise, and threads are profiled."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "bench.campaigns.slow_threads", "--cases", "28"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["counts"]["checks"] == 28
+    assert found_by("slow_threads", "--cases", "28")["counts"]["checks"] == 28
