@@ -175,12 +175,16 @@ class CancelledRunError(HdgemmError):
     exit_code = 130
 
 
+#: Least similarity of a name to a misspelt one, from 0 to 1.
+_SIMILAR: Final = 0.7
+
+
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """Return the name that a misspelt one is most similar to, whatever its case and underscores."""
     from difflib import get_close_matches
 
     plain = {each.replace("_", "").casefold(): each for each in known}
-    near = get_close_matches(name.replace("_", "").casefold(), plain, n=1)
+    near = get_close_matches(name.replace("_", "").casefold(), plain, n=1, cutoff=_SIMILAR)
     return plain[near[0]] if near else None
 
 

@@ -7,6 +7,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from hdgemm.errors import nearest_name
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -14,8 +16,6 @@ _LEADING: Final = "hdgemm.linalg.eigsh(a, k) for the leading eigenpairs of a sym
 _MEMORY: Final = "scipy.linalg.{name} on an array that fits in memory"
 #: Modules with names that are looked for in another module.
 _HOMES: Final = ("hdgemm.linalg", "hdgemm.decomposition", "hdgemm")
-#: Least similarity of a name to a misspelt one.
-_SIMILAR: Final = 0.7
 
 #: For each name the sentence's end after "use ".
 ADVICE: Final[Mapping[str, str]] = MappingProxyType(
@@ -58,7 +58,7 @@ def missing(module: str, name: str) -> AttributeError | ImportError:
     if (advice := instead_of(module, name)) is not None:
         what = f"{what}: use {advice}"
     elif near := _near(module, name):
-        what = f"{what}: did you mean {near[0]}?"
+        what = f"{what}: did you mean {near}?"
     else:
         return AttributeError(what)
     asking = sys._getframe(2).f_globals.get("__name__")  # noqa: SLF001 - the caller of __getattr__
@@ -81,15 +81,13 @@ def instead_of(module: str, name: str) -> str | None:
     return _MEMORY.format(name=name) if callable(getattr(scipy.linalg, name, None)) else None
 
 
-def _near(module: str, name: str) -> list[str]:
+def _near(module: str, name: str) -> str | None:
     """Return the public name most like a misspelt one: of `module`, else of another one."""
     if name.startswith("_"):
-        return []
-    from difflib import get_close_matches
-
-    own = get_close_matches(name, _names(module), n=1, cutoff=_SIMILAR)
+        return None
     other = {each: f"{home}.{each}" for home in _HOMES for each in _names(home)}
-    return own or [other[x] for x in get_close_matches(name, other, n=1, cutoff=_SIMILAR)]
+    own, elsewhere = nearest_name(name, _names(module)), nearest_name(name, other)
+    return own or (other[elsewhere] if elsewhere else None)
 
 
 def _names(module: str) -> list[str]:

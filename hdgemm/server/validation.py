@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+
+from hdgemm.errors import nearest_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -106,8 +107,8 @@ def _by_schema(
     if kind == "extra_forbidden" and not in_union:
         known = schema.get("siblings", ())
         name = _ELSEWHERE.get(field, field)
-        near = [name] if name in known else get_close_matches(field, known, n=1)
-        hint = f": did you mean {near[0]}?" if near else ";"
+        near = name if name in known else nearest_name(field, known)
+        hint = f": did you mean {near}?" if near else ";"
         return f"{field} is not known here{hint} known are: {', '.join(known)}"
     if kind == "value_error":
         return f"{field} is {show(value)}: it {error['ctx']['error']}"
