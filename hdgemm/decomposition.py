@@ -508,8 +508,8 @@ class PCA:
     def _deviations(self) -> NDArray[Any]:
         """Return what whitening divides scores by; ones without it."""
         if not self.whiten:
-            return np.ones_like(self.explained_variance_)
-        return deviations(self.explained_variance_)
+            return np.ones_like(self.singular_values_)
+        return deviations(self.singular_values_, self.n_samples_)
 
     def _product(
         self,

@@ -93,6 +93,27 @@ def test_whitened_scores_have_unit_variance():
     )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("solver", ["full", "krylov"])
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("part", [-0.7, 0.7])
+def test_samples_whose_squares_overflow_or_underflow(dtype, solver, standardize, part):
+    x = samples(400, 8, mean=1.0, dtype=dtype)
+    unit = np.dtype(dtype).type(2.0 ** int(np.finfo(dtype).maxexp * part))
+    near, far = (
+        PCA(3, svd_solver=solver, standardize=standardize, whiten=part > 0).fit(each)
+        for each in (x, x * unit)
+    )
+    tolerance = 1000 * np.finfo(dtype).eps
+    for name in ("components_", "explained_variance_ratio_"):
+        assert np.allclose(getattr(far, name), getattr(near, name), atol=tolerance), name
+    s = near.singular_values_ * (1 if standardize else unit)
+    assert np.allclose(far.singular_values_, s, rtol=tolerance, atol=0)
+    scores = near.transform(x) * (1 if standardize or part > 0 else unit)
+    largest = np.abs(scores).max()
+    assert np.allclose(far.transform(x * unit), scores, rtol=0, atol=tolerance * largest)
+
+
 def test_a_part_of_the_variance_chooses_the_components():
     x = samples(300, 12)
     pca = PCA(0.9).fit(x)

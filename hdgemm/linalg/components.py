@@ -28,7 +28,7 @@ from hdgemm.linalg.rows.checkpoint import (
     place_of_journal,
     resumed,
 )
-from hdgemm.linalg.rows.column_moments import ColumnMoments
+from hdgemm.linalg.rows.column_moments import ColumnMoments, column_norms
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.products import NormalProduct, StoredProduct, product_work
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
@@ -113,7 +113,7 @@ class Request:
 
 
 class Centred(NamedTuple):
-    """A decomposition of centred samples: their mean, what they are divided by, s, V^H and ||A||².
+    """A decomposition of centred samples: their mean, what they are divided by, s, V^H and ||A||.
 
     `scale` is None where they are only centred.
     """
@@ -122,12 +122,12 @@ class Centred(NamedTuple):
     scale: NDArray[Any] | None
     s: NDArray[Any]
     vh: NDArray[Any]
-    total: float
+    norm: float
 
 
-def standard_deviations(squares: NDArray[Any], m: int) -> NDArray[Any]:
-    """Return the deviations of m samples from centred sums of squares; 1 for constant columns."""
-    found: NDArray[Any] = np.sqrt(squares / (m - 1))
+def standard_deviations(norms: NDArray[Any], m: int) -> NDArray[Any]:
+    """Return the deviations of m samples from norms of centred columns; 1 for constant ones."""
+    found: NDArray[Any] = norms / np.sqrt(m - 1)
     found[found == 0] = 1
     return found
 
@@ -150,20 +150,21 @@ class Components(NamedTuple):
     def of(cls, found: Centred, request: Request, shape: tuple[int, int]) -> Self:
         """Return the components that a request keeps, from a decomposition of the samples."""
         m, least = shape[0], min(shape)
-        variances = found.s.astype(float) ** 2 / (m - 1)
-        total = found.total / (m - 1)
-        ratios = variances / total if total else np.zeros(len(variances))
+        s, dtype = found.s.astype(float), found.s.dtype
+        ratios = (s / (found.norm or 1.0)) ** 2
         k = request.count(ratios, least)
-        rest = max(0.0, total - float(variances[:k].sum()))
-        dtype = found.s.dtype
+        rest = found.norm * np.sqrt(max(0.0, 1.0 - float(ratios[:k].sum())))
+        with np.errstate(over="ignore"):
+            variances = (s[:k] ** 2 / (m - 1)).astype(dtype)
+            noise = float(rest**2 / (m - 1))
         return cls(
             components=_with_signs(found.vh[:k]),
-            explained_variance=variances[:k].astype(dtype),
+            explained_variance=variances,
             explained_variance_ratio=ratios[:k].astype(dtype),
             singular_values=found.s[:k].copy(),
             mean=found.mean.astype(dtype),
             scale=None if found.scale is None else found.scale.astype(dtype),
-            noise_variance=rest / (least - k) if k < least else 0.0,
+            noise_variance=noise / (least - k) if k < least else 0.0,
         )
 
     def kept(self, passes: Passes) -> Self:
@@ -174,15 +175,15 @@ class Components(NamedTuple):
         noise = float(found.pop("noise_variance"))
         return self._replace(noise_variance=noise, **found)
 
-    def projection(self, *, whiten: bool) -> NDArray[Any]:
-        """Return W (n×k): the scores of centred samples are their product with it."""
+    def projection(self, m: int, *, whiten: bool) -> NDArray[Any]:
+        """Return W (n×k): the scores of m centred samples are their product with it."""
         w: NDArray[Any] = np.ascontiguousarray(self.components.T)
-        return w / deviations(self.explained_variance) if whiten else w
+        return w / deviations(self.singular_values, m) if whiten else w
 
 
-def deviations(variances: NDArray[Any]) -> NDArray[Any]:
+def deviations(s: NDArray[Any], m: int) -> NDArray[Any]:
     """Return the standard deviations that whitening divides scores by: none is 0."""
-    roots = np.sqrt(variances)
+    roots = s / np.sqrt(m - 1).astype(s.dtype)
     least: NDArray[Any] = np.maximum(roots, np.finfo(roots.dtype).eps)
     return least
 
@@ -246,12 +247,12 @@ class _CentredTriangle:
         r, scale = triangle.r, None
         if self.standardize:
             # The columns of R have the norms of the centred columns.
-            scale = standard_deviations((r.astype(float) ** 2).sum(axis=0), m)
+            scale = standard_deviations(column_norms(r.astype(float)), m)
             r /= scale.astype(r.dtype)
         found, least = passes.dense(self.dense, lambda: TriangleSvd.of(r)), min(m, n)
         s = found.s[:least]
-        total = float(np.sum(s.astype(float) ** 2))
-        return Centred(triangle.mean, scale, s, found.vh[:least], total), {}
+        norm = float(column_norms(s.astype(float)))
+        return Centred(triangle.mean, scale, s, found.vh[:least], norm), {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +299,7 @@ class _CentredTriplets:
         rows, (m, n) = self.iteration.rows, self.iteration.rows.a.shape
         moments = ColumnMoments(n, rows.dtype)
         passes.reduce(rows, [moments], self.reading)
-        scale = standard_deviations(moments.squares, m) if self.standardize else None
+        scale = standard_deviations(moments.norms, m) if self.standardize else None
         centred = replace(
             rows,
             shift=moments.mean.astype(rows.dtype),
@@ -310,9 +311,8 @@ class _CentredTriplets:
         triangle = ProjectedTriangle(v)
         passes.reduce(centred, [triangle], self.final.reading)
         found = passes.dense(self.final.dense, lambda: TriangleSvd.of(triangle.r))
-        squares = moments.squares if scale is None else moments.squares / scale**2
-        total = float(squares.sum())
-        return Centred(moments.mean, scale, found.s, found.vh @ v.T, total), facts
+        norm = float(column_norms(moments.norms if scale is None else moments.norms / scale))
+        return Centred(moments.mean, scale, found.s, found.vh @ v.T, norm), facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +436,7 @@ def prepare(
                 scores, components, mean = (target.stored for target in targets)
                 found, facts = planned.find(passes)
                 found = found.kept(passes)
-                w = found.projection(whiten=whiten).astype(dtype)
+                w = found.projection(m, whiten=whiten).astype(dtype)
                 centred = replace(rows, shift=found.mean, scale=found.scale)
                 passes.reduce(centred, [StoredProduct((w,), scores)], forming)
                 components[:, :], mean[:, :] = found.components, found.mean[:, np.newaxis]

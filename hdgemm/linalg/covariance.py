@@ -20,7 +20,7 @@ from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.checkpoint import checksum_of, durable_rows, recorded_rows
 from hdgemm.linalg.rows.passes import Passes
-from hdgemm.linalg.rows.source import TallRows, estimated_mean
+from hdgemm.linalg.rows.source import TallRows, estimated_mean, estimated_scale
 from hdgemm.linalg.rows.sums import Moments, moments_work
 from hdgemm.matrices.layout import check_dtype
 
@@ -437,10 +437,11 @@ def _prepare(
                 passes = Passes(run, plan.flops, durable)
                 target = result.opened(stack, run=durable)
                 stack.enter_context(input_unchanged(source, target.stored))
-                moments = _moments(rows, passes, plan)
+                correlation = name == "corrcoef"
+                moments = _moments(rows, passes, plan, scales=correlation)
                 divisor = weights.divisor(moments.weight, own)
                 found = _covariance(moments, divisor)
-                target.stored[:, :] = _correlation(found) if name == "corrcoef" else found
+                target.stored[:, :] = _correlation(found) if correlation else found
                 passes.finish(facts)
             return result.value(target)
 
@@ -460,12 +461,13 @@ def _plan(rows: TallRows, source: StoredMatrix, run: OpenRun, *, rowvar: bool) -
         raise
 
 
-def _moments(rows: TallRows, passes: Passes, plan: Any) -> Moments:
-    """Return the moments of the observations."""
+def _moments(rows: TallRows, passes: Passes, plan: Any, *, scales: bool) -> Moments:
+    """Return the moments of the observations; `scales` divides variables of extreme size."""
     shift = estimated_mean(rows.a, rows.dtype)
+    scale = estimated_scale(rows.a, shift) if scales else None
     found = Moments(len(shift), rows.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
-        passes.reduce(replace(rows, shift=shift), [found], plan)
+        passes.reduce(replace(rows, shift=shift, scale=scale), [found], plan)
     return found
 
 

@@ -274,7 +274,8 @@ class _LeastSquares:
             x, rank, s = _solve_triangle(found.r, found.c, self.cond, self.driver)
             target.stored[:, :] = x
         full = (m > n or n == 0) and rank == n and self.driver != "gelsy"
-        residues = found.residues if full else np.empty(0, rhs.dtype)
+        with np.errstate(over="ignore"):  # inf, as SciPy's
+            residues = found.rest**2 if full else np.empty(0, rhs.dtype)
         if rhs.vector and residues.size:
             residues = residues[0]
         return rhs.result(self.out, target), residues, rank, s

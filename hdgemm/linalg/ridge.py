@@ -20,6 +20,7 @@ from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.planning.rows import least_squares_work
 from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.checkpoint import checksum_of, durable_rows, recorded_rows
+from hdgemm.linalg.rows.column_moments import column_norms, powers_of_two
 from hdgemm.linalg.rows.passes import Passes
 from hdgemm.linalg.rows.r_factor import r_and_qb
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
@@ -310,21 +311,27 @@ class _Ridge:
     def _fit(self, found: RFactor | Triangle, shift: NDArray[Any] | None) -> RidgeFit:
         """Return the solutions from the triangle, with axes alphas, n and p."""
         ones = int(self.rows.ones)
-        r, c = found.r[ones:, ones:].copy(order="F"), found.c[ones:]
+        r, c, rest = found.r[ones:, ones:].copy(order="F"), found.c[ones:], found.rest
         svd = TriangleSvd.of(r)
+        # b in units of its norm, and factors of their maximum: squares do not overflow.
+        unit = powers_of_two(np.hypot(rest, column_norms(c)))
+        c, rest = c / unit, rest / unit
         d = svd.u.conj().T @ c
         factors = np.array([self._inverse(svd.s, alpha) for alpha in self.alphas])
         left = 1 - factors * svd.s  # of d in the residual
         x = np.stack([svd.vh.conj().T @ (f[:, np.newaxis] * d) for f in factors])
         sizes = np.abs(d) ** 2
-        residues = found.residues + np.stack([h @ sizes for h in left**2])
+        residues = rest**2 + np.stack([h @ sizes for h in left**2])
         freedom = (factors * svd.s).sum(axis=1) + ones
         with np.errstate(divide="ignore", invalid="ignore"):
             variance = residues / (len(self.rows.a) - freedom)[:, np.newaxis]
             variance[~(variance >= 0)] = np.nan
-            r2 = 1 - residues / (found.residues + (np.abs(c) ** 2).sum(axis=0))
-        spread = factors**2 @ np.abs(svd.vh) ** 2
-        errors = np.sqrt(spread[:, :, np.newaxis] * variance[:, np.newaxis, :])
+            r2 = 1 - residues / (rest**2 + (np.abs(c) ** 2).sum(axis=0))
+        most = powers_of_two(factors.max(axis=1, initial=0.0, keepdims=True))
+        spread = np.sqrt((factors / most) ** 2 @ np.abs(svd.vh) ** 2) * most
+        with np.errstate(over="ignore"):
+            x, residues = x * unit, residues * unit * unit
+            errors = spread[:, :, np.newaxis] * np.sqrt(variance)[:, np.newaxis, :] * unit
         constant = self._constant(found, x, shift)
         real = x.real.dtype
         return RidgeFit(

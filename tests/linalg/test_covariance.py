@@ -56,6 +56,15 @@ def test_correlations_are_numpys(dtype, rowvar):
     close(corrcoef(a, rowvar=rowvar, options=ROWS), np.corrcoef(widened(a), rowvar=rowvar), dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("part", [-0.7, 0.7])
+def test_correlations_of_elements_whose_squares_overflow_or_underflow(dtype, part):
+    a = random_matrix(60, 4, dtype)
+    extreme = np.dtype(dtype).type(float(np.finfo(dtype).max) ** part)
+    scaled = a * np.array([1, extreme, 1, extreme], dtype)
+    close(corrcoef(scaled, rowvar=False, options=ROWS), np.corrcoef(widened(a).T), dtype)
+
+
 def test_variables_without_spread_have_no_correlation():
     a = random_matrix(30, 3, "float64")
     a[:, 1] = 5.0

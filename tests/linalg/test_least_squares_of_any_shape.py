@@ -161,6 +161,23 @@ def test_ridge_solves_the_normal_equations(dtype, weighted, intercept):
         near(fit.r2[number], 1 - residues / total, 10, dtype)
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("p", [2, 40])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("part", [-0.7, 0.7])
+def test_errors_and_r2_of_a_ridge_whose_squares_overflow_or_underflow(part, dtype, p, intercept):
+    a, b = random_matrix(60, 5, dtype), random_matrix(60, p, dtype, 1)
+    unit = a.real.dtype.type(2.0 ** int(np.finfo(dtype).maxexp * part))
+    near_, far = (
+        ridge(each * a, each * b, intercept=intercept, options=ROWS) for each in (1, unit)
+    )
+    for name in ("x", "degrees_of_freedom", "standard_errors", "r2"):
+        near(getattr(far, name), getattr(near_, name), 10, dtype)
+    assert np.all(far.residues == (np.inf if part > 0 else 0))
+    residues = lstsq(unit * a, unit * b, options=ROWS)[1]
+    np.testing.assert_array_equal(residues, far.residues)
+
+
 def test_shapes_of_a_ridge_follow_b_and_alphas(tmp_path):
     a, b = random_matrix(40, 4, "float64"), random_matrix(40, 2, "float64", 1)
     many = ridge(a, b, [1, 2, 3], out=tmp_path / "X.npy", options=ROWS)

@@ -1,4 +1,4 @@
-"""Means of the columns of a tall matrix, and the sums of squares about them."""
+"""Means of the columns of a tall matrix, and norms of the columns less their means."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class ColumnMoments(Reducer):
-    """Number of rows, mean and centred sum of squares of each column, by Chan's update.
+    """Number of rows, mean, and norm about the mean of each column, by Chan's update.
 
     Attributes
     ----------
     count
         Rows.
-    mean, squares
+    mean, norms
         n numbers each, in double precision.
     """
 
@@ -30,7 +30,7 @@ class ColumnMoments(Reducer):
         self._dtype = dtype
         self.count = 0
         self.mean = np.zeros(n, np.result_type(dtype, np.float64))
-        self.squares = np.zeros(n)
+        self.norms = np.zeros(n)
 
     def work(self, shape: RowShape) -> RowWork:
         """Return the work of sums, which the disk or the memory limits."""
@@ -50,27 +50,47 @@ class ColumnMoments(Reducer):
         centred = block.a - mean
         # The mean of numbers near zero has small errors.
         rest = centred.mean(axis=0)
-        squares = (np.abs(centred - rest) ** 2).sum(axis=0)
-        self._join(len(block.a), mean + rest, squares)
+        centred -= rest
+        self._join(len(block.a), mean + rest, column_norms(centred))
 
-    def _join(self, count: int, mean: NDArray[Any], squares: NDArray[Any]) -> None:
+    def _join(self, count: int, mean: NDArray[Any], norms: NDArray[Any]) -> None:
         whole = self.count + count
         step = mean - self.mean
-        self.squares += squares + np.abs(step) ** 2 * (self.count * count / whole)
+        between = np.abs(step) * np.sqrt(self.count * count / whole)
+        self.norms = np.hypot(np.hypot(self.norms, norms), between)
         self.mean = self.mean + step * (count / whole)
         self.count = whole
 
     def combine(self, other: Self) -> None:
         """Add the rows of another core."""
         if other.count:
-            self._join(other.count, other.mean, other.squares)
+            self._join(other.count, other.mean, other.norms)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Count, means and sums of squares."""
-        return {"count": np.array(self.count), "mean": self.mean, "squares": self.squares}
+        """Count, means and norms."""
+        return {"count": np.array(self.count), "mean": self.mean, "norms": self.norms}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from recorded sums."""
         self.count = int(arrays["count"])
-        self.mean, self.squares = arrays["mean"], arrays["squares"]
+        self.mean, self.norms = arrays["mean"], arrays["norms"]
+
+
+def column_norms(a: NDArray[Any]) -> NDArray[Any]:
+    """Return the Euclidean norms of columns, which overflow only if the norms do."""
+    sizes = np.abs(a)
+    largest = sizes.max(axis=0, initial=0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sizes /= np.where(largest > 0, largest, 1)
+        sizes **= 2
+        norms: NDArray[Any] = largest * np.sqrt(sizes.sum(axis=0))
+    return norms
+
+
+def powers_of_two(sizes: NDArray[Any]) -> NDArray[Any]:
+    """Return powers of two near positive numbers, which scale without rounding; 1 for others."""
+    usable = np.isfinite(sizes) & (sizes > 0)
+    exponents = np.frexp(np.where(usable, sizes, 1))[1] - 1
+    found: NDArray[Any] = np.ldexp(np.ones_like(sizes), exponents)
+    return found

@@ -33,6 +33,7 @@ from hdgemm.linalg.planning.rows import (
     takes_sums,
     triangle_flops,
 )
+from hdgemm.linalg.rows.column_moments import column_norms
 from hdgemm.linalg.rows.reducer import Reducer, RowBlock
 from hdgemm.linalg.rows.tsqr import Triangle, panel_width
 from hdgemm.matrices.transfer import aligned_bytes
@@ -94,11 +95,9 @@ class RFactor(Reducer):
         return self._whole()[: self._n, self._n :]
 
     @property
-    def residues(self) -> NDArray[Any]:
-        """The sums of squares of the rest of each column of Q^H·B."""
-        rest = np.abs(self._whole()[self._n :, self._n :])
-        found: NDArray[Any] = (rest**2).sum(axis=0)
-        return found
+    def rest(self) -> NDArray[Any]:
+        """The norm of the rest of each column of Q^H·B."""
+        return column_norms(self._whole()[self._n :, self._n :])
 
     def _whole(self) -> NDArray[Any]:
         """Return the R of [A | B], column-major."""
@@ -233,7 +232,7 @@ class RFactor(Reducer):
 
 
 def r_and_qb(n: int, p: int, dtype: np.dtype[Any]) -> RFactor | Triangle:
-    """Return a reducer that finds R of A (m×n), Q^H·B for p columns of B, and sums of residuals.
+    """Return a reducer that finds R of A (m×n), Q^H·B for p columns of B, and norms of residuals.
 
     The R of [A | B] takes p² more operations for each row: where p is large, Householder's method
     is faster.

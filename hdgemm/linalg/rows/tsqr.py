@@ -19,6 +19,7 @@ from hdgemm.linalg.planning.rows import (
     triangle_flops,
     triangle_work,
 )
+from hdgemm.linalg.rows.column_moments import column_norms
 from hdgemm.linalg.rows.products import RowMultiplier, product_work
 from hdgemm.linalg.rows.reducer import Reducer, RowBlock
 
@@ -44,16 +45,16 @@ def strips(a: NDArray[Any]) -> list[slice]:
 
 
 class Triangle(Reducer):
-    """R (n×n), Q^H·B (n×p), and the sums of squares of the rest of each column of Q^H·B.
+    """R (n×n), Q^H·B (n×p), and the norm of the rest of each column of Q^H·B.
 
     Attributes
     ----------
-    r, c, residues
+    r, c, rest
         These three arrays; of a matrix with fewer than n rows, R ends with rows of zeros.
     """
 
-    def __init__(self, r: NDArray[Any], c: NDArray[Any], residues: NDArray[Any]) -> None:
-        self.r, self.c, self.residues = r, c, residues
+    def __init__(self, r: NDArray[Any], c: NDArray[Any], rest: NDArray[Any]) -> None:
+        self.r, self.c, self.rest = r, c, rest
 
     @classmethod
     def zeros(cls, n: int, p: int, dtype: np.dtype[Any]) -> Self:
@@ -77,12 +78,12 @@ class Triangle(Reducer):
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from recorded arrays."""
         self.r, self.c = (np.asfortranarray(arrays[name]) for name in "rc")
-        self.residues = arrays["residues"]
+        self.rest = arrays["rest"]
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by name, for a checkpoint."""
-        return {"r": self.r, "c": self.c, "residues": self.residues}
+        return {"r": self.r, "c": self.c, "rest": self.rest}
 
     def update(self, block: RowBlock) -> None:
         """Reduce more rows, which are overwritten."""
@@ -97,12 +98,12 @@ class Triangle(Reducer):
             tpqrt(self.r, a[rows], t, work, triangle=triangle)
             if p:
                 tpmqrt(a[rows], t, self.c, b[rows], work, triangle=triangle)
-                self.residues += (np.abs(b[rows]) ** 2).sum(axis=0)
+                self.rest = np.hypot(self.rest, column_norms(b[rows]))
 
     def combine(self, other: Self) -> None:
         """Reduce the triangle of other rows, which is overwritten."""
         self._absorb(other.r, other.c, triangle=True)
-        self.residues += other.residues
+        self.rest = np.hypot(self.rest, other.rest)
 
 
 class ProjectedTriangle(RowMultiplier):
