@@ -535,6 +535,7 @@ class PCA:
             result = Result.of(out, x, source, (len(source), w.shape[1]), dtype)
             work = product_work(rows.shape, (w.shape[1],), result.output.matrix.dtype)
             plan = rows_for(rows.shape, [work], folder_of(source), run)
+            run.session.warn_of_memory(plan.host_bytes)
             passes = Passes(run, plan.flops)
             with ExitStack() as stack:
                 target = result.opened(stack)

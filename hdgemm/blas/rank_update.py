@@ -348,7 +348,7 @@ def _prepared(
             return product.result()
 
         facts = product_summary(name, product, run.options)
-        yield Prepared(JointPlan(facts, plan.parts), compute)
+        yield Prepared(JointPlan(facts, plan.parts), compute, run.session)
 
 
 def _warn_of_size(name: str, product: Product, trans: int) -> None:

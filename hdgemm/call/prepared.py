@@ -10,13 +10,14 @@ if TYPE_CHECKING:
 
     from hdgemm.call.plans import LinearPlan
     from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.run.session import Session
 
 _R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared(Generic[_R]):
-    """What one call computes, decided once: `plan` is the plan that `run` executes.
+    """What one call computes, decided once: `run` executes the plan `plan`.
 
     It is yielded by a context that holds the operands and the session open. Dry runs, the command
     line and the service show `plan`; the public functions call `run`.
@@ -25,12 +26,20 @@ class Prepared(Generic[_R]):
     ----------
     plan
         Memory, bytes by stage, operations, expected time.
-    run
+    compute
         Computes and stores the result, and returns what the public function returns.
+    session
+        Warns where the plan holds more memory than is available.
     """
 
     plan: LinearPlan
-    run: Callable[[], _R]
+    compute: Callable[[], _R]
+    session: Session
+
+    def run(self) -> _R:
+        """Compute and store the result, and return what the public function returns."""
+        self.session.warn_of_memory(self.plan.host_bytes)
+        return self.compute()
 
 
 @dataclass(frozen=True, slots=True)

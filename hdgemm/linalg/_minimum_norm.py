@@ -72,7 +72,8 @@ class MinimumNorm:
         stored, p = self.output.matrix.dtype, self.rhs.matrix.shape[1]
         plans = two_passes("lstsq", rows, (p,), stored, self.source, self.how)
         facts = facts_of("lstsq", self.source.shape, rows.dtype.name, self.how.options)
-        return Prepared(JointPlan(facts, plans), lambda: self._run(rows, plans, facts))
+        plan = JointPlan(facts, plans)
+        return Prepared(plan, lambda: self._run(rows, plans, facts), self.how.session)
 
     def _run(
         self, rows: TallRows, plans: tuple[RowPlan, DensePlan, RowPlan], facts: dict[str, Any]

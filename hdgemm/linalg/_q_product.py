@@ -85,7 +85,7 @@ class QProduct:
                 recorder.finish(plan)
             return target.result(), r.result()
 
-        return Prepared(plan, run)
+        return Prepared(plan, run, self.qr.how.session)
 
     def _prepared_durably(self) -> Prepared[tuple[Any, Any]]:
         """R has its name before the product is finished: a finished product says that all is."""
@@ -104,7 +104,8 @@ class QProduct:
                     found = self._run_durably(target, work, factoring, multiplying, rows)
             return target.result(), found
 
-        return Prepared(JointPlan(self._facts, (factoring, multiplying)), run)
+        plan = JointPlan(self._facts, (factoring, multiplying))
+        return Prepared(plan, run, qr.how.session)
 
     def _run_durably(
         self,

@@ -192,10 +192,10 @@ def prepare(
         prepared = QProduct(qr, output, r_output, factor, left, conjugates).prepared()
 
         def run() -> tuple[Any, Any]:
-            product, r = prepared.run()
+            product, r = prepared.compute()
             return (np.ravel(product) if vector else product), r
 
-        yield Prepared(prepared.plan, run)
+        yield Prepared(prepared.plan, run, prepared.session)
 
 
 def _check_shapes(source: StoredMatrix, factor: StoredMatrix, *, left: bool) -> None:

@@ -354,7 +354,7 @@ def prepare(
         factorisation = _Factorisation(
             source, output, plan, run, lower, on_devices, check_slab, clean
         )
-        yield PreparedMatrix(plan, factorisation.run, output.matrix)
+        yield PreparedMatrix(plan, factorisation.run, run.session, output.matrix)
 
 
 def _strips(n: int) -> list[Columns]:

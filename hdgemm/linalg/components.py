@@ -376,7 +376,7 @@ def prepare_fit(x: Any, call: Call, request: Request) -> Iterator[Prepared[Compo
                 passes.finish(facts)
             return found
 
-        yield Prepared(JointPlan(planned.facts, parts), compute)
+        yield Prepared(JointPlan(planned.facts, parts), compute, run.session)
 
 
 @contextmanager
@@ -443,4 +443,4 @@ def prepare(
                 passes.finish(facts)
             return *(map(Result.value, results, targets)), found
 
-        yield Prepared(JointPlan(planned.facts, parts), compute)
+        yield Prepared(JointPlan(planned.facts, parts), compute, run.session)

@@ -445,7 +445,7 @@ def _prepare(
                 passes.finish(facts)
             return result.value(target)
 
-        yield Prepared(JointPlan(facts, (plan,)), compute)
+        yield Prepared(JointPlan(facts, (plan,)), compute, run.session)
 
 
 def _plan(rows: TallRows, source: StoredMatrix, run: OpenRun, *, rowvar: bool) -> RowPlan:

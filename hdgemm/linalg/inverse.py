@@ -194,7 +194,9 @@ def prepare(
             with prepare_triangular(
                 a, identity, out, call, lower="lower" in structure, check_finite=check_finite
             ) as triangular:
-                yield Prepared(triangular.plan, lambda: Solved(triangular.run(), 1.0))
+                yield Prepared(
+                    triangular.plan, lambda: Solved(triangular.compute(), 1.0), triangular.session
+                )
             return
         system = System(
             a,

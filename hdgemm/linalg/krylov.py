@@ -423,7 +423,7 @@ def prepare_svds(
         plan = JointPlan(facts, (*iteration.parts, *final))
         decisive = extents.decisive("svds", block) | {"vectors": vectors}
         found = _LeadingTriplets(source, wide, iteration, results, final, call, facts, decisive)
-        yield Prepared(plan, found.run)
+        yield Prepared(plan, found.run, run.session)
 
 
 class _VectorPlans(NamedTuple):
@@ -584,4 +584,4 @@ def prepare_eigsh(
             returned = [x.value(target) for x, target in zip(wanted, targets, strict=True)]
             return tuple(returned) if vectors else returned[0]
 
-        yield Prepared(JointPlan(facts, iteration.parts), compute)
+        yield Prepared(JointPlan(facts, iteration.parts), compute, run.session)

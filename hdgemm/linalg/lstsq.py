@@ -231,7 +231,7 @@ def prepare(
                 works = [least_squares_work(rows.shape)]
                 plan = rows_for(rows.shape, works, folder_of(source), run)
             found = _LeastSquares(rows, rhs, out, output, plan, run, call, cond, driver)
-            yield Prepared(plan, found.run)
+            yield Prepared(plan, found.run, run.session)
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,7 +239,7 @@ def prepare(
             both(partial(check_finite_slab, transposed=upper) if check_finite else None, inspect),
             whole=resident is None and output.in_array,
         )
-        yield PreparedMatrix(plan, factorisation.run, output.matrix)
+        yield PreparedMatrix(plan, factorisation.run, run.session, output.matrix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ def prepare(
     ord = _NUMBERS[ord] if isinstance(ord, str) and ord in _NUMBERS else ord  # noqa: A001
     if _is_one_of(ord, _SPECTRAL):
         with prepare_values(a, out, call, check_finite=check_finite) as values:
-            yield Prepared(values.plan, lambda: _spectral(values.run(), ord))
+            yield Prepared(values.plan, lambda: _spectral(values.compute(), ord), values.session)
         return
     if not _is_one_of(ord, tuple(_SUMS)):
         raise InputError(
@@ -151,7 +151,7 @@ def prepare(
             passes.finish(facts)
             return reducer.value if source.size else 0.0
 
-        yield Prepared(JointPlan(facts, (plan,)), compute)
+        yield Prepared(JointPlan(facts, (plan,)), compute, run.session)
 
 
 def _is_one_of(ord: Any, known: tuple[Any, ...]) -> bool:  # noqa: A002

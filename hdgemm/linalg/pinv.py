@@ -205,7 +205,7 @@ def prepare(
         relative = max(m, n) * np.finfo(dtype).eps if rtol is None else rtol
         tolerances = atol or 0.0, float(relative)
         found = _PseudoInverse(source, rows, wide, result, plans, tolerances, run, call, facts)
-        yield Prepared(JointPlan(facts, plans), found.run)
+        yield Prepared(JointPlan(facts, plans), found.run, run.session)
 
 
 def two_passes(

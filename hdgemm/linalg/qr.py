@@ -314,6 +314,7 @@ def prepare(
             yield Prepared(
                 plan,
                 partial(qr_on_devices, source, plan, outs, mode, on_devices, run, check_finite),
+                run.session,
             )
             return
         over_a = overwrite_a and mode in ("r", "raw")
@@ -387,7 +388,7 @@ def _raw(qr: QrFactorisation, q_out: Any, command: Command) -> Prepared[tuple[An
             save_factors(target, "qr", {"tau": tau})
         return QRFactors(target.result(), tau), None
 
-    return Prepared(plan, run)
+    return Prepared(plan, run, qr.how.session)
 
 
 def _raw_and_r(
@@ -416,7 +417,7 @@ def _raw_and_r(
             save_factors(target, "qr", {"tau": reflectors.tau})
         return QRFactors(target.result(), reflectors.tau), r.result()
 
-    return Prepared(plan, run)
+    return Prepared(plan, run, qr.how.session)
 
 
 def _r(qr: QrFactorisation, r_out: Any, command: Command | None) -> Prepared[tuple[Any, ...]]:
@@ -442,7 +443,7 @@ def _r(qr: QrFactorisation, r_out: Any, command: Command | None) -> Prepared[tup
                 qr.copy_r_durably(done, qr.factor_durably(work, plan))
         return (r.result(),)
 
-    return Prepared(plan, run)
+    return Prepared(plan, run, qr.how.session)
 
 
 def _tall(
@@ -476,7 +477,7 @@ def _tall(
                 r.stored[plan.n :, :] = np.zeros((), qr.dtype)
         return (r.result(),)
 
-    return Prepared(rows, run)
+    return Prepared(rows, run, qr.how.session)
 
 
 def _rows_of_r(shape: tuple[int, int], r_out: Any) -> int:

@@ -243,7 +243,7 @@ def prepare(
             shape = () if np.ndim(alphas) == 0 else (len(penalties),)
             found = _Ridge(rows, rhs, result, (reading, dense), penalties, shape, call, run)
             plan = JointPlan(facts, (reading, dense))
-            yield Prepared(plan, lambda: found.run(facts))
+            yield Prepared(plan, lambda: found.run(facts), run.session)
 
 
 def _penalties(alphas: Any) -> NDArray[np.float64]:

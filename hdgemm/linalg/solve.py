@@ -237,7 +237,9 @@ def prepare(
         with prepare_triangular(
             a, b, out, call, trans=int(transposed), lower=lower, check_finite=check_finite
         ) as triangular:
-            yield Prepared(triangular.plan, lambda: Solved(triangular.run(), 1.0))
+            yield Prepared(
+                triangular.plan, lambda: Solved(triangular.compute(), 1.0), triangular.session
+            )
         return
     with open_square(a) as source:
         rhs = RightHandSides.of(b, source.shape[0], source.dtype)
@@ -268,7 +270,8 @@ def prepare(
             )
             if refines:
                 again = partial(_in_double, system, out, call, command)
-                yield Prepared(prepared.plan, partial(_refined, prepared.run, first, again))
+                refined = partial(_refined, prepared.compute, first, again)
+                yield Prepared(prepared.plan, refined, prepared.session)
             else:
                 yield prepared
 

@@ -343,7 +343,7 @@ def prepare_values(
             found: NDArray[Any] = values.value(target)
             return found
 
-        yield Prepared(plan, compute)
+        yield Prepared(plan, compute, run.session)
 
 
 def _triangle_values(
@@ -419,7 +419,7 @@ def prepare(
             "s[0]/s[-1]·eps only, and U is formed from the reflectors of TSQR"
         )
         found = _Decomposition(source, rows, wide, results, plans, driver, run, call, facts)
-        yield Prepared(JointPlan(facts, plans), found.run)
+        yield Prepared(JointPlan(facts, plans), found.run, run.session)
 
 
 def _check_full(source: StoredMatrix, *, full: bool) -> None:

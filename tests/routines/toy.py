@@ -39,4 +39,4 @@ def prepare(a, w, out, call, *, scale=1.0, shifts=(), side="left"):
             recorder.finish(plan)
             return {"largest": x.max(), "heads": y[0] if side == "left" else y[-1]}
 
-        yield Prepared(plan, compute)
+        yield Prepared(plan, compute, run.session)

@@ -64,16 +64,17 @@ def test_a_run_stays_within_host_memory(folder, peak, case):
 
 
 @pytest.mark.parametrize(("available", "warned"), [(1000, True), (10**9, False)])
+@pytest.mark.parametrize("call", [hdgemm.matmul, hdgemm.linalg.solve, hdgemm.linalg.lstsq])
 def test_a_plan_that_holds_more_than_is_available_warns_once(
-    tmp_path, monkeypatch, caplog, available, warned
+    tmp_path, monkeypatch, caplog, call, available, warned
 ):
     monkeypatch.setattr("hdgemm.run.session._WORTH_ASKING", 1)
     monkeypatch.setattr("hdgemm.run.session.available_bytes", lambda: available)
     options = hdgemm.Options(host_memory="100GB", devices="host", tile=(32, 32, 32))
-    np.save(tmp_path / "A.npy", np.ones((90, 90)))
+    np.save(tmp_path / "A.npy", np.eye(90))
     with hdgemm.Session(options) as session:
         for _ in range(2):
-            hdgemm.matmul(tmp_path / "A.npy", tmp_path / "A.npy", session=session)
+            call(tmp_path / "A.npy", tmp_path / "A.npy", session=session)
     found = [x.getMessage() for x in caplog.records if "are available here" in x.getMessage()]
     assert len(found) == warned
     assert all("1.00 kB are available" in text for text in found)

@@ -243,8 +243,9 @@ def prepare_solution(
     with rhs.matrix, open_run(call) as run:
         solution = SolvedColumns.of(rhs, out, run, command, check_finite=check_finite)
         plan = solution.plan(solver)
-        compute = partial(solution.solve, solver, plan, run.callbacks)
-        yield PreparedMatrix(plan, partial(solution.run, compute, plan), solution.output.matrix)
+        store = partial(solution.solve, solver, plan, run.callbacks)
+        compute = partial(solution.run, store, plan)
+        yield PreparedMatrix(plan, compute, run.session, solution.output.matrix)
 
 
 def solve_columns(

@@ -243,7 +243,7 @@ def _prepared(
             x = solution.run(partial(computation.store, joint), joint)
             return Solved(x, 1.0 if refines else factors.rcond())
 
-        yield Prepared(joint, compute)
+        yield Prepared(joint, compute, run.session)
 
 
 def _portions(system: System, run: OpenRun) -> tuple[RunSequence, tuple[int, int]]:
