@@ -16,13 +16,21 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 def refuses_unknown(function: _F) -> _F:
-    """Make the error of a keyword that a function does not have name the nearest one.
+    """Make the error of a keyword that a function or a class does not have name the nearest one.
 
     The signature stays. For functions without ``**keywords``; `public_call` does the same for
     others. In the error the constructor of a class has the name of the class.
     """
-    known = inspect.signature(function).parameters.keys()
     name = function.__qualname__.removesuffix(".__init__")
+    if isinstance(function, type):
+        constructed: Any = function
+        constructed.__init__ = _checked(constructed.__init__, name)
+        return function
+    return _checked(function, name)
+
+
+def _checked(function: _F, name: str) -> _F:
+    known = inspect.signature(function).parameters.keys()
 
     @wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:

@@ -10,6 +10,7 @@ from hdgemm.errors import InputError
 from hdgemm.mpi._broadcast import TOPOLOGIES
 from hdgemm.mpi.linpack._sequence import SEED
 from hdgemm.mpi.variant import MAPPINGS, OVERLAPS, Variant
+from hdgemm.unknown_keywords import refuses_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ _SWAPS: Final = ("binary-exchange", "long", "long")
 THRESHOLD: Final = 16.0
 
 
+@refuses_unknown
 @dataclass(frozen=True, slots=True)
 class Settings(Variant):
     """One run of LINPACK: a `Variant`, and its random system.
