@@ -81,7 +81,9 @@ def _of_product(
         raise InputError(f"C is {'×'.join(map(str, shapes['c']))}; the product is {m}×{n}")
     beta = parameters.get("beta", 0.0)
     if beta != 0.0 and "c" not in shapes:
-        raise InputError(f"beta is {beta}, and there is no C to scale by it")
+        raise InputError(
+            f"beta is {beta}, but there is no C to multiply: give c, or leave beta out"
+        )
     return {"m": m, "n": n, "k": k}
 
 

@@ -97,7 +97,7 @@ def from_database(error: BaseException) -> ProblemError:
 
 
 class OutageLog:
-    """Logs why the database cannot be written: each cause once, until it changes or is over."""
+    """Logs why the database cannot be used: each cause once, until it changes or is over."""
 
     def __init__(self, to: logging.Logger) -> None:
         self._log, self._cause = to, ""
@@ -114,7 +114,7 @@ class OutageLog:
     def end(self) -> None:
         """Log the end of an outage, if there was one."""
         if self._cause:
-            self._log.warning("the database can be written again")
+            self._log.warning("the database can be used again")
         self._cause = ""
 
 

@@ -155,7 +155,7 @@ def test_bodies_that_are_not_requests(client: InProcess, root: Path, body: str) 
     [
         ({"a": A, "b": A}, "3×4"),
         ({"a": A, "b": B, "trans_a": True}, "4×3"),
-        ({"a": A, "b": B, "beta": 1.0}, "beta"),
+        ({"a": A, "b": B, "beta": 1.0}, "beta is 1.0, but there is no C to multiply: give c"),
         ({"a": A, "b": B, "c": A}, "C is 3×4"),
         ({"a": {"path": "missing.npy"}, "b": B}, "missing.npy"),
         ({"a": {"path": "/etc/passwd"}, "b": B}, "none of the folders"),

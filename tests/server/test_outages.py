@@ -212,7 +212,7 @@ def test_an_outage_is_logged_once_until_its_cause_changes(caplog: pytest.LogCapt
     away = "cannot reach the database: database or disk is full"
     assert caplog.messages == [
         "the disk of the service's database is full: remove files or jobs",
-        away, "the database can be written again", away,
+        away, "the database can be used again", away,
     ]  # fmt: skip
 
 

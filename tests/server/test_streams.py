@@ -154,5 +154,5 @@ def test_streams_log_an_outage_once(
     monkeypatch.setattr(events.EventStreams, "_look", look)
     asyncio.run(watch())
     assert caplog.messages == [
-        "cannot reach the database: refused", "the database can be written again",
+        "cannot reach the database: refused", "the database can be used again",
     ]  # fmt: skip
