@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+def is_printable(character: str) -> bool:
+    """Say whether a character is printable, or a space of any script: ideographic, no-break."""
+    return character.isprintable() or unicodedata.category(character) == "Zs"
 
 
 @dataclass(frozen=True, slots=True)

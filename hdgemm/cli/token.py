@@ -57,9 +57,9 @@ def command(
     from hdgemm.server import tokens
     from hdgemm.server.database import open_database
     from hdgemm.server.documents import iso
-    from hdgemm.tables import Table
+    from hdgemm.tables import Table, is_printable
 
-    if action != "list" and not (name.isprintable() and 0 < len(name) <= 200):
+    if action != "list" and not (all(map(is_printable, name)) and 0 < len(name) <= 200):
         raise InputError(f"token {action} needs --name, up to 200 printable characters")
     account = tokens.Account(
         name=name,

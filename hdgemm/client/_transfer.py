@@ -21,6 +21,7 @@ from hdgemm.matrices.files import space_advice
 from hdgemm.matrices.layout import check_read
 from hdgemm.matrices.npy import read_header
 from hdgemm.matrices.operands import as_array
+from hdgemm.tables import is_printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -106,7 +107,7 @@ def _opened(matrix: NDArray[Any] | str | os.PathLike[str]) -> Iterator[_Source]:
 
 def _matrix_name(path: Path) -> str:
     """Return a file's name as the service takes it: printable, at most 200 characters."""
-    return "".join(each if each.isprintable() else "_" for each in path.name[:200])
+    return "".join(each if is_printable(each) else "_" for each in path.name[:200])
 
 
 def _check(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:

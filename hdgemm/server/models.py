@@ -20,6 +20,7 @@ from hdgemm.dtypes import StoredDTypeName  # noqa: TC001  (Pydantic reads it)
 from hdgemm.errors import InputError
 from hdgemm.options import parse_size
 from hdgemm.server.tables import DEFAULT_PRIORITY
+from hdgemm.tables import is_printable
 
 if TYPE_CHECKING:
     from hdgemm.routines.description import Parameter, Routine
@@ -53,7 +54,7 @@ def _size(value: int | str) -> int | str:
 
 
 def _printable(value: str) -> str:
-    wrong = next((each for each in value if not each.isprintable()), None)
+    wrong = next((each for each in value if not is_printable(each)), None)
     if wrong is not None:
         raise ValueError(f"must hold printable characters only, not U+{ord(wrong):04X}")
     return value

@@ -412,9 +412,10 @@ def test_a_file_of_any_name_can_be_uploaded(client: Client, server: Live, tmp_pa
         at = client.upload(path).id
         assert shown == server.http.get(f"/v1/matrices/{at}").json()["name"]
         server.http.delete(f"/v1/matrices/{at}")
-    np.save(tmp_path / "ü 漢.npy", A)
-    with _transfer._opened(tmp_path / "ü 漢.npy") as source:
-        assert source.description["name"] == "ü 漢.npy"
+    name = "ü\u00a0\u3000漢.npy"
+    np.save(tmp_path / name, A)
+    with _transfer._opened(tmp_path / name) as source:
+        assert source.description["name"] == name
 
 
 def test_a_path_that_is_not_utf_8_is_refused(client: Client, root: Path) -> None:

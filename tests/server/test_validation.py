@@ -85,6 +85,14 @@ def test_names_hold_printable_characters_only(client: InProcess, character: str)
     assert client.post("/v1/matrices", json=described).status_code == 422
 
 
+@pytest.mark.parametrize("space", ["\u00a0", "\u2009", "\u202f", "\u3000"])
+def test_names_hold_spaces_of_any_script(client: InProcess, space: str) -> None:
+    described = {"name": f"a{space}b", "shape": [2, 2]}
+    assert client.post("/v1/matrices", json=described).json()["name"] == f"a{space}b"
+    jobs = client.get("/v1/jobs", params={"name": f"a{space}b"})
+    assert jobs.json()["jobs"] == []
+
+
 @pytest.mark.parametrize(
     ("process", "given", "kept"),
     [
