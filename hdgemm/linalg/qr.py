@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from hdgemm.call.keywords import Place, Source, Stored, Where
     from hdgemm.linalg.planning.rows import RowPlan
+    from hdgemm.linalg.storage import Output
     from hdgemm.matrices.stored import StoredMatrix
 
     #: The place of a result that is no new array.
@@ -424,6 +425,8 @@ def _r(qr: QrFactorisation, r_out: Any, command: Command | None) -> Prepared[tup
     """Prepare R alone, by slabs."""
     if command is None:
         r_output = qr.output_r(r_out, _rows_of_r(qr.source.shape, r_out))
+        if r_output.in_array and r_output.form.shape == qr.source.shape and not qr.overwrite_a:
+            return _r_over_reflectors(qr, r_output)
         place = qr.scratch(r_output)
         plan = qr.plan_with_r(place, r_output)
     else:
@@ -441,6 +444,21 @@ def _r(qr: QrFactorisation, r_out: Any, command: Command | None) -> Prepared[tup
                 report_done(qr.how.callbacks, done.plan, done.resumption)
             else:
                 qr.copy_r_durably(done, qr.factor_durably(work, plan))
+        return (r.result(),)
+
+    return Prepared(plan, run, qr.how.session)
+
+
+def _r_over_reflectors(qr: QrFactorisation, output: Output) -> Prepared[tuple[Any, ...]]:
+    """Prepare R in an array that holds the reflectors meanwhile."""
+    plan = qr.plan(output)
+
+    def run() -> tuple[Any, ...]:
+        with ExitStack() as stack:
+            r = qr.place(stack, output)
+            qr.factor_alone(r, plan)
+            for column in range(output.form.shape[1]):
+                r.stored[column + 1 :, column : column + 1] = np.zeros((), qr.dtype)
         return (r.result(),)
 
     return Prepared(plan, run, qr.how.session)

@@ -59,6 +59,26 @@ def test_host_memory_is_never_exceeded(tmp_path, routine):
     assert added_by(tmp_path, _SCRIPT, routine) < LIMIT + SLACK
 
 
+_R_IN_ARRAY = """
+import sys
+import numpy as np
+import hdgemm, hdgemm.linalg
+folder, _, memory = sys.argv[1:]
+small, a = np.load(folder + "/small.npy"), np.load(folder + "/A.npy")
+out = np.ones(a.shape, order="F")
+options = hdgemm.Options(host_memory=int(memory), devices="host")
+hdgemm.linalg.qr(small, mode="r", options=options)
+print(peak())
+hdgemm.linalg.qr(a, mode="r", out=out, options=options)
+print(peak())
+assert not np.tril(out, -1).any()
+"""
+
+
+def test_r_in_an_array_needs_no_other_one_for_reflectors(tmp_path):
+    assert added_by(tmp_path, _R_IN_ARRAY, "qr") < LIMIT + SLACK
+
+
 _CALLS = {
     "syrk": "hdgemm.syrk(1.0, a, out=out, options=options)",
     "syr2k": "hdgemm.syr2k(1.0, a, a, out=out, options=options)",
