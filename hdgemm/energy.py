@@ -162,7 +162,11 @@ class EnergyMeter:
         self._start = time.perf_counter()
         if self._counters:
             self._thread = threading.Thread(target=self._watch, name="hdgemm-energy", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except BaseException:  # Ctrl-C reaches the start when the thread runs already
+                self.abandon()
+                raise
 
     def __exit__(self, *_: object) -> None:
         self.finish()

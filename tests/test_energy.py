@@ -212,3 +212,18 @@ def test_the_energy_of_runs_in_turn_is_added():
 
 def test_a_report_without_counters_says_so():
     assert Energy(missing={"RAPL": "none"}).line(1.0) == "energy: not measured (RAPL: none)"
+
+
+def test_an_interrupted_start_leaves_no_thread_that_reads_counters(tmp_path, monkeypatch):
+    zone(tmp_path, "0", "package-0", 5)
+    meter, start = EnergyMeter(powercap=tmp_path), threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        meter.start()
+    meter._thread.join(240)
+    assert not meter._thread.is_alive()

@@ -57,7 +57,11 @@ class PeakMemory:
     def __enter__(self) -> Self:
         self._before = self._highest = resident_bytes()
         self._thread = threading.Thread(target=self._sample, name="hdgemm-memory", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # Ctrl-C reaches the start when the thread runs already
+            self._stop.set()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -144,15 +144,30 @@ class Worker(threading.Thread):
     """A daemon thread that signals its end itself.
 
     After an interrupted `Thread.join`, Python up to 3.12 can report a running thread as ended
-    (bpo-45274). Memory that the thread uses would be freed too early.
+    (bpo-45274). Memory that the thread uses would be freed too early. After an interrupted `start`,
+    either the target runs already and the worker is `working`, or it never runs.
     """
 
     def __init__(self, target: Callable[[], object], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)
         self._ended = threading.Event()
+        #: Taken once: by the thread, which then calls the target, or by an interrupted start.
+        self._claim = threading.Lock()
+
+    def start(self) -> None:
+        """Start the thread."""
+        try:
+            super().start()
+        except BaseException:
+            # The system may have made the thread, which would begin after the caller has returned.
+            if self._claim.acquire(blocking=False):
+                self._ended.set()
+            raise
 
     def run(self) -> None:
         """Call the target."""
+        if not self._claim.acquire(blocking=False):
+            return
         try:
             super().run()
         finally:
@@ -187,11 +202,17 @@ def run_all(
                 worker.start()
     except BaseException as error:  # noqa: BLE001  (raised after the started workers have ended)
         stop(error)
+    while True:
+        try:
+            _wait(workers, look, interval)
+            break
+        except BaseException as error:  # noqa: BLE001  (raised after all workers have ended)
+            stop(error)
+    RUNNING.discard(stop)
+
+
+def _wait(workers: Sequence[Worker], look: Callable[[], object], interval: float) -> None:
     for worker in workers:
         while worker.working:
-            try:
-                worker.wait(interval)
-                look()
-            except BaseException as error:  # noqa: BLE001  (raised after all workers have ended)
-                stop(error)
-    RUNNING.discard(stop)
+            worker.wait(interval)
+            look()

@@ -66,3 +66,17 @@ def test_the_sampling_thread_ends():
     with PeakMemory():
         pass
     assert all(thread.name != "hdgemm-memory" for thread in threading.enumerate())
+
+
+def test_the_sampling_thread_ends_after_an_interrupted_start(monkeypatch):
+    peak, start = PeakMemory(), threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), peak:
+        pass
+    peak._thread.join(240)
+    assert not peak._thread.is_alive()

@@ -145,3 +145,24 @@ def test_a_refused_thread_ends_the_others(monkeypatch):
     (error,) = errors
     assert isinstance(error, HdgemmError)
     assert "refused to start a thread" in str(error)
+
+
+def test_a_thread_that_begins_after_an_interrupted_start_does_nothing(monkeypatch):
+    # Ctrl-C reaches the caller when the system has made the thread, which has not begun yet.
+    go, ran, errors = threading.Event(), [], []
+    worker = Worker(lambda: ran.append(None), "test")
+    begin = worker._bootstrap_inner
+
+    def interrupted(_timeout=None):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker, "_bootstrap_inner", lambda: (go.wait(240.0), begin()))
+    with monkeypatch.context() as patch:
+        patch.setattr(worker._started, "wait", interrupted)
+        run_all([worker], look=lambda: None, interval=1.0, stop=errors.append)
+    assert not worker.working
+    assert len(errors) == 1
+    go.set()
+    assert worker._started.wait(240.0)
+    worker.join(240.0)
+    assert ran == []
