@@ -42,11 +42,16 @@ class _DatasetDraft(Draft[FileMatrix]):
         sync_file(self.path)
 
     def _remove(self) -> None:
-        with library("change", self.path), open_file(self.path, "r+") as file:
-            file.pop(self._part_item, None)
-            for group in self._new_groups:
-                if group in file and not len(file[group]):
-                    del file[group]
+        _remove_dataset(self.path, self._part_item, self._new_groups)
+
+
+def _remove_dataset(path: Path, item: str, groups: list[str]) -> None:
+    """Remove a dataset from a file, and those of the groups that are empty."""
+    with library("change", path), open_file(path, "r+") as file:
+        file.pop(item, None)
+        for group in groups:
+            if group in file and not len(file[group]):
+                del file[group]
 
 
 class NewFileDraft(Draft[Any]):
@@ -110,7 +115,11 @@ def create_hdf5(
         part_item = f"{folder}/{aside(Path(last)).name}"
         new_groups = _missing_groups(path, item)
         offset = _allocate(path, "r+", part_item, shape, stored)
-        matrix = FileMatrix(BlockFile(path, writable=True), shape, stored, offset)
+        try:
+            matrix = FileMatrix(BlockFile(path, writable=True), shape, stored, offset)
+        except BaseException:
+            _remove_dataset(path, part_item, new_groups)
+            raise
         draft: Draft[FileMatrix] = _DatasetDraft(path, item, part_item, matrix, new_groups)
     else:
         part = part or aside(path)
@@ -120,10 +129,10 @@ def create_hdf5(
             raise InputError(f"cannot create {path}: {error.strerror}", path=str(path)) from error
         try:
             offset = _allocate(part, "x", item, shape, stored)
+            matrix = FileMatrix(BlockFile(part, writable=True), shape, stored, offset)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-        matrix = FileMatrix(BlockFile(part, writable=True), shape, stored, offset)
         draft = NewFileDraft(path, item, part, matrix)
     _reserve(draft, offset)
     return draft

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from hdgemm.errors import InputError, InputTypeError, MatrixIOError
-from hdgemm.matrices import _zarrs as zarrs
+from hdgemm.matrices import _hdf5_draft, _zarrs as zarrs
 from hdgemm.matrices._chunkfiles import ChunkFiles
 from hdgemm.matrices._raw import RawLayout
 from hdgemm.matrices._rectangles import RectangleMatrix
@@ -564,6 +564,20 @@ def test_an_abandoned_dataset_leaves_no_groups(tmp_path):
             assert list(file) == ["group"]
             assert list(file["group"]) == ["A"]
         assert (tmp_path / "x.h5").stat().st_size < size + (1 << 16)
+
+
+@pytest.mark.parametrize("name", ["new.h5::C", "old.h5::deep/C"])
+def test_a_dataset_that_cannot_be_opened_leaves_nothing(tmp_path, monkeypatch, name):
+    def refused(path, **_):
+        raise InputError(f"cannot open {path}: Too many open files")
+
+    dataset(tmp_path / "old.h5", numbers((5, 5)))
+    monkeypatch.setattr(_hdf5_draft, "BlockFile", refused)
+    with pytest.raises(InputError, match="Too many open files"):
+        create_matrix(f"{tmp_path}/{name}", (64, 64), "f8")
+    assert [path.name for path in tmp_path.iterdir()] == ["old.h5"]
+    with h5py.File(tmp_path / "old.h5") as file:
+        assert list(file) == ["group"]
 
 
 def test_a_zarr_store_in_a_folder_that_is_missing(tmp_path):
