@@ -265,4 +265,4 @@ def _run(routine: Routine, given: Mapping[str, Any]) -> None:
             shown = outputs.show(label, call)
     if outputs.quiet and not (outputs.as_json or routine.stores):
         for value in shown.values.values():  # the only result
-            typer.echo(value)
+            typer.echo(" ".join(map(str, value)) if isinstance(value, list) else value)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
 from hdgemm.call.keywords import Call, ReportKeywords, public_call
 from hdgemm.call.operands import open_square
-from hdgemm.call.run import open_run
+from hdgemm.call.prepared import Prepared
+from hdgemm.call.run import folder_of, open_run
 from hdgemm.linalg.factored_solve import open_cholesky
+from hdgemm.linalg.planning.factors import FactorsOfSolve
 from hdgemm.linalg.solving.factors import diagonal, is_cholesky, prepare_lu_factors
+from hdgemm.linalg.storage import takes_result
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import TypeAlias, Unpack
 
     from numpy.typing import NDArray
     from typing_extensions import TypeVar as DefaultTypeVar
+
+    from hdgemm.linalg.solving.factors import LU
 
     #: An array with a real determinant.
     Real: TypeAlias = NDArray[np.floating[Any] | np.integer[Any] | np.bool]
@@ -60,7 +67,7 @@ def det(
     a
         A square matrix as in `lu_factor`, or what `lu_factor` or `cho_factor` returned, or `open`
         for a file of `cholesky`: only their diagonal is read. The factors of a
-        matrix in a file go to a scratch file in its folder.
+        matrix in a file go to a scratch file in its folder where they do not fit `host_memory`.
     overwrite_a, check_finite
         As in `lu_factor`.
     report
@@ -95,10 +102,7 @@ def det(
     --------
     >>> hdgemm.linalg.det(hdgemm.linalg.lu_factor("A.npy", out="LU.npy"))
     """
-    call = Call.of(**keywords)
-    sign, mantissa, exponent = _determinant(a, call, overwrite_a, check_finite)
-    with np.errstate(over="ignore", under="ignore"):
-        return sign * float(np.ldexp(mantissa, exponent))
+    return _determinant(a, Call.of(**keywords), overwrite_a, check_finite).value
 
 
 @overload
@@ -128,12 +132,12 @@ def slogdet(
     Returns
     -------
     sign, logabsdet
-        0 and -Inf for a singular matrix.
+        0 and -Inf for a singular matrix, NaN where A has NaN.
 
     Raises
     ------
     InputError
-        When A is not square, or not finite.
+        When A is not square.
     DoesNotFitError
         When one slab does not fit: `missing` in bytes.
     CancelledRunError
@@ -152,38 +156,91 @@ def slogdet(
     --------
     >>> sign, logdet = hdgemm.linalg.slogdet("A.npy")
     """
-    sign, mantissa, exponent = _determinant(a, Call.of(**keywords))
-    with np.errstate(divide="ignore"):
-        return SlogdetResult(sign, float(np.log(mantissa) + exponent * np.log(2.0)))
+    return _determinant(a, Call.of(**keywords)).logarithm
+
+
+@contextmanager
+def prepare(a: Any, out: None, call: Call) -> Iterator[Prepared[SlogdetResult]]:
+    """Yield sign and logarithm of the determinant of a matrix, planned; `out` is None."""
+    del out
+    with _prepared(a, call) as found:
+        yield Prepared(found.plan, lambda: found.run().logarithm)
+
+
+class _Determinant(NamedTuple):
+    """A determinant as sign, and magnitude mantissa·2^exponent."""
+
+    sign: complex
+    mantissa: float
+    exponent: int
+
+    @property
+    def value(self) -> complex:
+        """The number; Inf or 0 beyond the range of floating point."""
+        with np.errstate(over="ignore", under="ignore"):
+            return self.sign * float(np.ldexp(self.mantissa, self.exponent))
+
+    @property
+    def logarithm(self) -> SlogdetResult:
+        """Sign, and natural logarithm of the magnitude."""
+        with np.errstate(divide="ignore"):
+            log = float(np.log(self.mantissa) + self.exponent * np.log(2.0))
+        return SlogdetResult(self.sign, log)
 
 
 def _determinant(
     a: Any, call: Call, overwrite_a: bool = False, check_finite: bool = False
-) -> tuple[complex, float, int]:
-    """Return the determinant as sign, and magnitude mantissa·2^exponent.
-
-    As in NumPy, a zero pivot makes it zero, whatever the others are; a NaN counts as positive in a
-    real matrix, and a complex sign with one that is not finite is NaN.
-    """
+) -> _Determinant:
+    """Return the determinant of a matrix, or of the one that has these factors."""
     if isinstance(a, tuple) and is_cholesky(a):
         with open_cholesky(a)[0] as factor:
             found = diagonal(factor)
         sign, mantissa, exponent = scaled_product(found)
         mantissa, more = np.frexp(mantissa**2)
-        return (sign * np.conj(sign)).item(), float(mantissa), 2 * exponent + int(more)
-    if not isinstance(a, tuple):
-        open_square(a).close()
-    with (
-        open_run(call) as run,
-        prepare_lu_factors(a, run, overwrite_a=overwrite_a, check_finite=check_finite) as prepared,
-    ):
-        lu, pivots, zero = prepared.run()
-        found = diagonal(lu)
+        return _Determinant(
+            (sign * np.conj(sign)).item(), float(mantissa), 2 * exponent + int(more)
+        )
+    if isinstance(a, tuple):
+        with open_run(call) as run, prepare_lu_factors(a, run) as factors:
+            return _of_factors(factors.run())
+    with _prepared(a, call, overwrite_a=overwrite_a, check_finite=check_finite) as prepared:
+        return prepared.run()
+
+
+@contextmanager
+def _prepared(
+    a: Any, call: Call, *, overwrite_a: bool = False, check_finite: bool = False
+) -> Iterator[Prepared[_Determinant]]:
+    """Yield the determinant of a matrix, planned; factors of a file stay in memory that they fit.
+
+    The plan is the factorisation's: beside it, only a diagonal is read.
+    """
+    with open_run(call) as run:
+        with open_square(a) as source:
+            dtype, columns = source.dtype.newbyteorder("="), (source.shape[0], 0)
+            in_place = overwrite_a and takes_result(a)
+            factors = FactorsOfSolve("lu", columns, dtype, None, in_place, durable=False)
+            resident = factors.plan_in_memory(folder_of(source), run)
+        with prepare_lu_factors(
+            a, run, overwrite_a=overwrite_a, check_finite=check_finite, resident=resident
+        ) as prepared:
+            assert prepared.plan is not None  # noqa: S101 - only of given factors
+            yield Prepared(prepared.plan, lambda: _of_factors(prepared.run()))
+
+
+def _of_factors(factors: LU) -> _Determinant:
+    """Return the determinant of a matrix with these factors.
+
+    As in NumPy, a zero pivot makes it zero, whatever the others are; a NaN counts as positive in a
+    real matrix, and a complex sign with one that is not finite is NaN.
+    """
+    lu, pivots, zero = factors
+    found = diagonal(lu)
     if zero:
-        return np.result_type(found.dtype, np.float64).type(0).item(), 0.0, 0
+        return _Determinant(np.result_type(found.dtype, np.float64).type(0).item(), 0.0, 0)
     interchanges = np.count_nonzero(pivots != np.arange(len(pivots)))
     sign, mantissa, exponent = scaled_product(found)
-    return (sign * (-1) ** (interchanges % 2)).item(), mantissa, exponent
+    return _Determinant((sign * (-1) ** (interchanges % 2)).item(), mantissa, exponent)
 
 
 def scaled_product(elements: NDArray[Any]) -> tuple[Any, float, int]:

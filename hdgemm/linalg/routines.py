@@ -134,11 +134,11 @@ def _dtype_of(output: Output, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers and arrays as JSON holds them; None for NaN and infinity."""
+    """Return numbers and arrays as JSON holds them; NaN and infinities as texts such as "-inf"."""
     if isinstance(value, np.ndarray | list | tuple):
         return [_plain(each) for each in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, complex):
         return [_plain(value.real), _plain(value.imag)]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

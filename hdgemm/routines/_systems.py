@@ -86,6 +86,27 @@ ROUTINES: Final = (
         ),
     ),
     Routine(
+        name="slogdet",
+        title="Sign and logarithm of the determinant",
+        summary="Compute sign and logarithm of a determinant, by LU factors.",
+        function="hdgemm.linalg.determinant:slogdet",
+        prepare="hdgemm.linalg.determinant:prepare",
+        operands=(_SQUARE,),
+        outputs=(
+            Output(name="sign", shape=extents(), kind="value", value=lambda found: found.sign),
+            Output(
+                name="logabsdet",
+                shape=extents(),
+                dtype="float64",
+                kind="value",
+                value=lambda found: found.logabsdet,
+            ),
+        ),
+        devices=True,
+        scratch=extents("n", "n"),
+        examples=("hdgemm slogdet A.npy", "hdgemm slogdet A.npy --quiet --host-memory 2GB"),
+    ),
+    Routine(
         name="trsm",
         title="Solution X of op(A)·X = B with a triangular matrix A",
         summary="Solve op(A)·X = B for a triangular matrix A.",

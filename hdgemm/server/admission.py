@@ -103,6 +103,7 @@ class Examiner:
         folder = self._settings.data_dir if path is None else path.parent
         if path is not None:
             _check_files(path, process, kept, sources)
+        written = _scratch_folder(process, sources) if path is None else folder
         problem = problem_of(process, kept, sources, folder)
         output, disk = None, 0
         if stores_matrix(process):
@@ -112,7 +113,7 @@ class Examiner:
         kept |= {name: dict(source.stored) for name, source in sources.items()}
         admission = Admission(
             process=process, inputs=kept, output=output, disk_bytes=disk, host_bytes=0,
-            volume=None if path is None else str(paths.mount_point(folder)),
+            volume=None if written is None else str(paths.mount_point(written)),
             devices=_devices(wanted),
             reads=frozenset(source.reads for source in sources.values() if source.reads),
         )  # fmt: skip
@@ -123,10 +124,14 @@ class Examiner:
 
         Raises `HdgemmError` for a plan that does not fit, and for a cancelled planning.
         """
-        demand = self._demand(candidate, cancel)
+        demand, found = self._demand(candidate, cancel), candidate.admission
+        disk = found.disk_bytes
+        if _has_scratch_alone(found.process):
+            disk = demand.plan.get("disk_bytes", 0)
         return replace(
-            candidate.admission, plan=demand.plan, units=demand.units, host_bytes=demand.host_bytes
-        )
+            found, plan=demand.plan, units=demand.units, host_bytes=demand.host_bytes,
+            disk_bytes=disk,
+        )  # fmt: skip
 
     def _demand(self, candidate: Candidate, cancel: threading.Event) -> Demand:
         """Return what a job takes of its worker's machine: of a cluster's job, its client."""
@@ -189,6 +194,23 @@ def _disk_bytes(problem: Problem) -> int:
     return elements * itemsize + outputs.HEADER + outputs.companion_bytes(problem)
 
 
+def _has_scratch_alone(process: str) -> bool:
+    """Say whether a routine stores no result, and keeps a scratch file where memory is short."""
+    routine = commands().get(process)
+    return routine is not None and routine.scratch is not None and not routine.stores
+
+
+def _scratch_folder(process: str, sources: Mapping[str, Source]) -> Path | None:
+    """Return the folder of the scratch file of a routine that stores no result: A's.
+
+    None for the server's own folder, and for a process without such a file.
+    """
+    a = sources.get("a")
+    if not _has_scratch_alone(process) or a is None or a.path is None or a.reads is not None:
+        return None
+    return a.path.parent
+
+
 def _check_files(
     path: Path, process: Process, kept: Mapping[str, Any], sources: Mapping[str, Source]
 ) -> None:
@@ -227,7 +249,7 @@ def reserve(
                 headers={"Retry-After": "30"},
             )  # fmt: skip
     quotas.check_quota(conn, account, admission.disk_bytes)
-    if admission.output is None:
+    if admission.output is None and not admission.disk_bytes:
         return
     path = admission.output_path
     if path is not None:
@@ -235,5 +257,5 @@ def reserve(
         if writer is not None:
             job, file = writer
             raise ProblemError(409, "exists", f"job {job} will write {file}", job=job)
-    folder = Path(path).parent if path else settings.data_dir
+    folder = Path(path).parent if path else Path(admission.volume or settings.data_dir)
     quotas.check_disk(held, folder, admission.disk_bytes, settings)

@@ -28,7 +28,7 @@ class Admission:
     output
         Path, shape and dtype of the result; None for a job without one.
     volume
-        Mount point of the file system that a named result goes to.
+        Mount point of the file system that a named result, or a scratch file beside A, goes to.
     reads
         The matrices and jobs it uses, as ("matrix" or "job", id).
     """

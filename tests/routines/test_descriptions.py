@@ -126,6 +126,34 @@ def test_an_inverse_has_a_command(tmp_path, monkeypatch, more):
     np.testing.assert_allclose(np.load("X.npy") @ a, np.eye(40), atol=1e-13)
 
 
+def test_determinants_have_a_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    a = np.random.default_rng(0).standard_normal((40, 40))
+    singular = a.copy()
+    singular[:, 3] = 0
+    for x in (a, np.asfortranarray(a), a.astype("float32"), a + 1j * a.T, singular):
+        np.save("A.npy", x)
+        expected = np.linalg.slogdet(x.astype(np.result_type(x, np.float64)))
+        for more in ((), ("--tile", "1,7,3")):
+            given = "slogdet", "A.npy", "--quiet", *more
+            planned_run, run = invoke(*given, "--json", "--dry-run"), invoke(*given)
+            assert planned_run.exit_code == run.exit_code == 0, run.output + str(run.exception)
+            stored = json.loads(planned_run.stdout)["disk_bytes"]
+            assert stored == (x.nbytes if more else 0)
+            sign, logarithm = run.stdout.splitlines()
+            found = complex(*map(float, sign.split())), float(logarithm)
+            np.testing.assert_allclose(found, expected, rtol=1e-5 if x.itemsize == 4 else 1e-12)
+    assert "logabsdet: -inf" in invoke("slogdet", "A.npy").stdout
+    assert json.loads(invoke("slogdet", "A.npy", "-q", "--json").stdout)["values"] == {
+        "sign": 0.0,
+        "logabsdet": "-inf",
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
+    np.save("A.npy", a[:5])
+    assert "a must be square" in str(invoke("slogdet", "A.npy").exception)
+    assert invoke("plan", "slogdet", "2000").exit_code == 0
+
+
 @pytest.mark.parametrize("name", ["fro", "max", "nuc", "1", "-1", "2", "-2", "inf", "-inf"])
 def test_norms_have_a_command(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

@@ -130,6 +130,43 @@ def test_a_norm_is_a_value_of_the_report(real: Live, folder: Path) -> None:
         np.testing.assert_allclose(job.values()["norm"], exact)
 
 
+def test_a_determinant_is_two_values_and_its_scratch_file_is_reserved(
+    real: Live, folder: Path
+) -> None:
+    inputs = {"a": {"path": "linalg/a.npy"}, "options": SMALL}
+    planned = execute(real.http, "slogdet", inputs=inputs, dry_run=True).json()
+    assert planned["needs"]["disk_bytes"] == 8 * N * N
+    in_memory = {**inputs, "options": {"host_memory": "30MB"}}
+    planned = execute(real.http, "slogdet", inputs=in_memory, dry_run=True).json()
+    assert planned["needs"]["disk_bytes"] == 0
+    job = finished(real.http, submit(real.http, "slogdet", **inputs))
+    assert job["status"] == "successful", job["error"]
+    assert job["output"] is None
+    found = job["report"]["values"]
+    sign, logarithm = np.linalg.slogdet(np.load(folder / "a.npy"))
+    assert found == {"sign": sign, "logabsdet": pytest.approx(logarithm)}
+    with Client(real.url) as client:
+        job = client.compute("slogdet", np.zeros((3, 3))).wait()
+        assert job.values() == {"sign": 0.0, "logabsdet": "-inf"}
+        job = client.compute("slogdet", np.diag([3.0, 4j])).wait()
+        assert job.values() == {"sign": [0.0, 1.0], "logabsdet": pytest.approx(np.log(12))}
+        with pytest.raises(InputError, match="slogdet takes square matrices"):
+            client.compute("slogdet", folder / "tall.npy")
+
+
+def test_a_scratch_file_without_disk_is_refused(tmp_path: Path) -> None:
+    library = "hdgemm.server.hdgemm_backend:HdgemmLibrary"
+    settings = make_settings(tmp_path, library=library, min_free_disk=1 << 60)
+    matrices(settings.roots[0])
+    with live(settings) as started:
+        inputs = {"a": {"path": "a.npy"}, "options": SMALL}
+        refused = execute(started.http, "slogdet", inputs=inputs)
+        assert refused.status_code == 507
+        assert refused.json()["requested"] == 8 * N * N
+        in_memory = {**inputs, "options": {"host_memory": "30MB"}}
+        assert execute(started.http, "slogdet", inputs=in_memory).status_code == 201
+
+
 def test_the_client_downloads_factors_and_pivots(real: Live, folder: Path) -> None:
     a = np.load(folder / "a.npy")
     with Client(real.url) as client:

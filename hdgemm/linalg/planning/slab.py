@@ -587,6 +587,7 @@ def _summary(plan: SlabPlan) -> dict[str, Any]:
         "slab_buffers": plan.slab_buffers,
         "slab_columns": max((slab.width for slab in plan.slabs), default=0),
         "block_columns": plan.block,
+        "disk_bytes": plan.disk_bytes,
         **found,
         **({"devices": list(plan.devices)} if plan.devices else {}),
         **{_LINK[stage]: moved[stage] for stage in _LINK if stage in moved},
