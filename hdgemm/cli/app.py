@@ -25,7 +25,7 @@ from hdgemm.errors import (
     InputError,
     missing_extra,
 )
-from hdgemm.routines.registry import commands
+from hdgemm.routines.registry import commands, meant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,6 +65,13 @@ class _Sections(TyperGroup):
         for title, rows in sections.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command of a command line; name the one that another word stands for."""
+        shown = [name for name, command in self.commands.items() if not command.hidden]
+        if args[0] not in self.commands and (name := meant(args[0], shown)) is not None:
+            ctx.fail(f"No such command {args[0]!r}: use {name}.")
+        return super().resolve_command(ctx, args)
 
 
 def _panel(command: Any) -> str:

@@ -116,10 +116,20 @@ ROUTINES: Final = (
         operands=(_SQUARE, Operand("b", "n", "p")),
         parameters=(
             LOWER,
-            Parameter(name="trans", help="Solve with the transpose of A.", type=int, default=0),
+            Parameter(
+                name="trans",
+                help="T solves with the transpose of A, C with its conjugate transpose.",
+                type=str,
+                default="N",
+                choices=("N", "T", "C"),
+            ),
+            Parameter(name="unit_diagonal", help="Take ones for the diagonal, which is not read."),
         ),
         outputs=(_X,),
         durable=True,
-        commands=False,
+        examples=(
+            "hdgemm trsm L.npy B.npy --out X.npy --lower --host-memory 2GB",
+            "hdgemm trsm U.npy B.npy --out X.npy --trans T --checkpoint",
+        ),
     ),
 )

@@ -216,8 +216,6 @@ class Routine:
         (`hdgemm.cluster.row_passes`).
     examples
         Two command lines.
-    commands
-        It is a command and a process; False for a routine that has a plan alone.
     """
 
     name: str
@@ -238,7 +236,6 @@ class Routine:
     mpi_parameters: tuple[Parameter, ...] = ()
     row_passes: Callable[[Given], bool] = never
     examples: tuple[str, str] = ("", "")
-    commands: bool = True
 
     @property
     def shown(self) -> tuple[Parameter, ...]:

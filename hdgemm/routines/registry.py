@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from hdgemm.errors import InputError
+from hdgemm.errors import InputError, nearest_name
 from hdgemm.routines import (
     _factorisations as factorisations,
     _products as products,
@@ -14,7 +14,7 @@ from hdgemm.routines import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from hdgemm.routines.description import Routine
 
@@ -48,7 +48,13 @@ def planned() -> Mapping[str, Routine]:
 
 def commands() -> Mapping[str, Routine]:
     """Return the routines that are commands and processes, by name."""
-    return {name: routine for name, routine in _ROUTINES.items() if routine.commands}
+    return _ROUTINES
+
+
+def meant(name: str, known: Iterable[str]) -> str | None:
+    """Return the routine that has this alias, or the known name that a misspelt one resembles."""
+    routine = planned().get(name)
+    return nearest_name(name, known) if routine is None else routine.name
 
 
 def array_names() -> tuple[str, ...]:

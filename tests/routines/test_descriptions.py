@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import scipy.linalg
 from typer.testing import CliRunner
 
 import hdgemm
@@ -124,6 +125,39 @@ def test_an_inverse_has_a_command(tmp_path, monkeypatch, more):
     planned_run, run = invoke(*given, "--dry-run"), invoke(*given)
     assert planned_run.exit_code == run.exit_code == 0, run.output + str(run.exception)
     np.testing.assert_allclose(np.load("X.npy") @ a, np.eye(40), atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("more", "arguments"),
+    [
+        (("--lower",), {"lower": True}),
+        (("--trans", "T"), {"trans": 1}),
+        (("--lower", "--trans", "C", "--unit-diagonal"), {"lower": True, "trans": 2}),
+        (("--lower", "--checkpoint"), {"lower": True}),
+    ],
+)
+def test_triangular_systems_have_a_command(tmp_path, monkeypatch, more, arguments):
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).standard_normal((30, 33))
+    a, b = x[:, :30] / 30 + 1j * np.diag(x[0, :30]) + 5 * np.eye(30), x[:, 30:]
+    np.save("A.npy", a)
+    np.save("B.npy", b)
+    given = "trsm", "A.npy", "B.npy", "--out", "X.npy", *more, "--quiet", "--json"
+    planned_run, run = invoke(*given, "--dry-run"), invoke(*given)
+    assert planned_run.exit_code == run.exit_code == 0, run.output + str(run.exception)
+    unit = "--unit-diagonal" in more
+    exact = scipy.linalg.solve_triangular(a, b, unit_diagonal=unit, **arguments)
+    np.testing.assert_allclose(np.load("X.npy"), exact, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [("solve_triangular", "trsm"), ("lu_factor", "lu"), ("slogdt", "slogdet"), ("Solve", "solve")],
+)
+def test_an_unknown_command_is_told_the_name_that_is_meant(word, name):
+    assert f"No such command '{word}': use {name}." in invoke(word, "A.npy").output
+    unknown = invoke("nothing-like-it").output
+    assert "No such command 'nothing-like-it'." in unknown
 
 
 def test_determinants_have_a_command(tmp_path, monkeypatch):

@@ -260,6 +260,8 @@ def test_every_routine_computes_what_its_process_says(tmp_path: Path) -> None:
     np.testing.assert_allclose(u.T @ u, a, atol=1e-9)
     x = computed(tmp_path, "solve", "a.npy", "b.npy", assume_a="pos", lower=True, refine=None)
     np.testing.assert_allclose(a @ x, b, atol=1e-9)
+    x = computed(tmp_path, "trsm", "a.npy", "b.npy", lower=True, trans="T", unit_diagonal=False)
+    np.testing.assert_allclose(np.tril(a).T @ x, b, atol=1e-9)
     x = computed(tmp_path, "inv", "a.npy", assume_a="gen", lower=False)
     np.testing.assert_allclose(a @ x, np.eye(N), atol=1e-11)
     r = computed(tmp_path, "qr", "tall.npy", mode="r")
@@ -290,6 +292,9 @@ def test_shapes_and_members_are_checked_before_a_job_is_accepted(client: InProce
         answer = execute(client, process, inputs=inputs)
         assert answer.status_code in (400, 422), answer.text
         assert text in answer.text
+    unknown = execute(client, "solve_triangular", inputs={"a": tall})
+    assert unknown.status_code == 404
+    assert "'solve_triangular': use trsm; known are" in unknown.json()["detail"]
 
 
 def test_a_symmetric_product_is_planned_before_it_runs(client: InProcess) -> None:

@@ -12,6 +12,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import JSONResponse
 
+from hdgemm.routines.registry import meant
 from hdgemm.server import jobs, uploads
 from hdgemm.server.admission import reserve
 from hdgemm.server.documents import DryRun, StatusInfo
@@ -88,8 +89,9 @@ async def list_processes(
 
 
 def _no_process(process_id: str) -> ProblemError:
-    known = ", ".join(PROCESSES)
-    what = f"there is no process {process_id!r}; known are: {known}"
+    near = meant(process_id, PROCESSES)
+    use = "" if near is None else f": use {near}"
+    what = f"there is no process {process_id!r}{use}; known are: {', '.join(PROCESSES)}"
     return ProblemError(404, "no-such-process", what)
 
 
