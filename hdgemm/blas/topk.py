@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from hdgemm.blas._triangle_update import TriangleUpdate
-from hdgemm.blas.blockwise import opened_result, opened_session, product_summary
+from hdgemm.blas._triangle_update import TriangleUpdate, UpdatePlan
+from hdgemm.blas.blockwise import opened_result, product_summary
 from hdgemm.call.compute import compute
-from hdgemm.call.keywords import Call, RunKeywords, public_call
+from hdgemm.call.keywords import Call, ReportKeywords, public_call
+from hdgemm.call.plans import JointPlan
+from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import OpenRun, plan_parts
+from hdgemm.call.run_sequence import RunSequence
 from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.linalg.results import Result, open_results, outputs_of
 from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices.base import Operand
 from hdgemm.matrices.conversion import EXACT
 from hdgemm.matrices.device_arrays import DeviceArrayMatrix
+from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.matrices.tile_function import FunctionMatrix
 from hdgemm.options import whole_number
-from hdgemm.planning.slow_plan import trial
+from hdgemm.pipeline.plans import Plans
 from hdgemm.product.aliasing import same_elements
 from hdgemm.product.product import Product
+from hdgemm.product.target import check_no_operand
 from hdgemm.run.members import preflight
 from hdgemm.run.session import session_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Unpack
 
     from numpy.typing import NDArray
 
+    from hdgemm.call.plans import Part
     from hdgemm.matrices.tile_function import TileFunction
-    from hdgemm.options import Options
 
 #: Bytes of a tile's rows that are compared at a time.
 _STRIP_BYTES: Final = 1 << 20
@@ -41,6 +49,7 @@ _GROUPS: Final = 16
 _TOGETHER: Final = 1 << 16
 #: Elements of a table in which entries are sorted, at most; a table of one row may be larger.
 _TABLE: Final = 1 << 18
+_NOTE: Final = "C is not stored: the bytes written are of its tiles, in memory"
 #: Bytes of the comparisons, beside what is kept.
 _WORK_BYTES: Final = 16 * _STRIP_BYTES
 
@@ -150,14 +159,15 @@ class _LowerTriangle(FunctionMatrix):
                 super()._give(first, row, part.T)
 
 
-@public_call(RunKeywords)
+@public_call(ReportKeywords)
 def topk(
     a: Any,
     b: Any,
     k: int,
     *,
     trans_b: int = False,
-    **keywords: Unpack[RunKeywords],
+    out: Any = None,
+    **keywords: Unpack[ReportKeywords],
 ) -> TopK:
     """Return the k largest entries of each row of A·op(B), and their columns; C is never stored.
 
@@ -172,8 +182,11 @@ def topk(
         Entries of each row, at most n.
     trans_b
         As in `dgemm`.
+    out
+        Where values and indices go: a tuple of two arrays, stored matrices, locations of files, or
+        None for a new array; None for both.
     **keywords
-        Keywords of every call, from `options` to `cancel`.
+        Keywords of every call, from `options` to `report`.
 
     Returns
     -------
@@ -198,8 +211,17 @@ def topk(
     --------
     >>> values, indices = hdgemm.topk("E.npy", "E.npy", 10, trans_b=True)
     """
-    call = Call.of(**keywords)
+    with prepare(a, b, out, Call.of(**keywords), k=k, trans_b=trans_b) as prepared:
+        return prepared.run()
+
+
+@contextmanager
+def prepare(
+    a: Any, b: Any, out: Any, call: Call, *, k: int, trans_b: int = False
+) -> Iterator[Prepared[TopK]]:
+    """Yield the largest entries of a product, planned."""
     count = whole_number(k, "k")
+    outs = outputs_of(out, TopK._fields)
     largest: list[_Largest] = []
 
     def take(rows: slice, cols: slice, tile: NDArray[Any]) -> None:
@@ -210,38 +232,109 @@ def topk(
         raise InputError(f"k = {count} is more than the {product.n} columns of the product")
     if product.dtype.kind == "c":
         raise InputError("the product is complex, and complex numbers have no order")
+    results = _results(outs, a, product, count)
     with session_for(call.session, call.options) as (session, options):
         half = not options.verify and _is_symmetric(product, a, b)
         product = _lower_triangle(product, take) if half else product
         kept = product.m * count * (product.c_dtype.itemsize + 8) + _WORK_BYTES
         what = f"topk of a {product.m}×{product.n} product with k = {count}"
 
-        def plan(run: OpenRun) -> Options:
-            """Plan the product with the memory that the result leaves; return its options."""
+        def plan(run: OpenRun) -> _Half | _Whole:
+            """Plan the product with the memory that the result leaves."""
             allowed = host_bytes(run.options)
             if kept >= allowed:
                 raise DoesNotFitError.within(what, kept + 1, allowed)
-            beside = replace(run.options, host_memory=allowed - kept)
+            beside = run._replace(options=replace(run.options, host_memory=allowed - kept))
             try:
-                if half:
-                    _update(product).plan(run._replace(options=beside))
-                else:
-                    preflight(product, beside, run.session, run.callbacks)
+                return (_Half if half else _Whole).of(product, beside)
             except DoesNotFitError as error:
                 if not error.of_host:
                     raise
                 raise DoesNotFitError.within(what, kept + error.requested, allowed) from None
-            return beside
 
-        with trial():  # the run plans again
-            beside = plan_parts(what, plan, OpenRun(options, session, call.callbacks))
-        inner = replace(call, options=beside, session=session)
-        largest.append(_Largest(product.shape, count, product.c_dtype))
-        if half:
-            _compute_half(product, inner)
-        else:
-            compute(product, inner)
-    return largest[0].result()
+        planned = plan_parts(what, plan, OpenRun(options, session, call.callbacks))
+        facts = product_summary("topk", product, options) | {"held_bytes": kept, "note": _NOTE}
+
+        def compute() -> TopK:
+            with ExitStack() as stack:
+                source = StoredMatrix(product.a, writable=False)
+                opened = open_results(stack, tuple(results.values()), source, large=None)
+                targets = dict(zip(results, opened, strict=True))
+                largest.append(_Largest(product.shape, count, product.c_dtype))
+                portions = planned.run()
+                found = largest.pop().result()._asdict()
+                for name, target in targets.items():
+                    target.stored[:, :] = found[name]
+                portions.finish(facts)
+            return TopK(**found | {name: results[name].value(x) for name, x in targets.items()})
+
+        yield Prepared(JointPlan(facts, planned.parts), compute)
+
+
+def _results(outs: tuple[Any, ...], a: Any, product: Product, count: int) -> dict[str, Result]:
+    """Describe the places of values and indices, by name; new arrays are left out."""
+    source, other = (StoredMatrix(x, writable=False) for x in (product.a, product.b))
+    found = {}
+    dtypes = product.c_dtype, np.dtype(np.int64)
+    for name, out, dtype in zip(TopK._fields, outs, dtypes, strict=True):
+        if out is not None:
+            check_no_operand(out, source, other)
+            found[name] = Result.of(out, a, source, (product.m, count), dtype)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A planned product, every tile of which is computed."""
+
+    product: Product
+    how: OpenRun
+    plans: Plans
+
+    @classmethod
+    def of(cls, product: Product, run: OpenRun) -> Self:
+        """Plan it."""
+        return cls(product, run, Plans(preflight(product, *run)))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The plan, as a part of the computation."""
+        return (self.plans,) if self.plans else ()
+
+    def run(self) -> RunSequence:
+        """Compute it; return what reports its end."""
+        product, (options, session, callbacks) = self.product, self.how
+        portions = RunSequence(callbacks, product.flops)
+        call = Call(options, session, portions.next(product.flops))
+        plan = self.plans[0] if len(self.plans) == 1 else None
+        portions.add(compute(product, call, plan=plan))
+        return portions
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """The planned lower triangle of A·A^T."""
+
+    product: Product
+    how: OpenRun
+    update: TriangleUpdate
+    plan: UpdatePlan
+
+    @classmethod
+    def of(cls, product: Product, run: OpenRun) -> Self:
+        """Plan it."""
+        update = TriangleUpdate((product,), lower=True, hermitian=False)
+        return cls(product, run, update, update.plan(run))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The plans of blocks."""
+        return self.plan.parts
+
+    def run(self) -> RunSequence:
+        """Compute it; return what reports its end."""
+        with opened_result(self.product, self.how):
+            return self.update.run(self.plan, self.how)
 
 
 def _is_symmetric(product: Product, a: Any, b: Any) -> bool:
@@ -255,17 +348,3 @@ def _is_symmetric(product: Product, a: Any, b: Any) -> bool:
 def _lower_triangle(product: Product, take: TileFunction) -> Product:
     """Return A·A^T with a C of which `take` gets the tiles below the diagonal, and transposes."""
     return replace(product, c=Operand(_LowerTriangle(take, product.shape, product.dtype)))
-
-
-def _update(product: Product) -> TriangleUpdate:
-    return TriangleUpdate((product,), lower=True, hermitian=False)
-
-
-def _compute_half(product: Product, call: Call) -> None:
-    """Compute the lower triangle of A·A^T."""
-    with opened_session(call, "topk") as run:
-        update = _update(product)
-        plan = update.plan(run)
-        with opened_result(product, run):
-            portions = update.run(plan, run)
-        portions.finish(product_summary("topk", product, run.options))

@@ -120,7 +120,7 @@ class JointPlan:
     ----------
     facts
         Kind, shape, dtype and memory limit of the whole, as its report has them; a ``"note"`` is
-        the last line of the text.
+        the last line of the text, ``"held_bytes"`` is host memory held beside every part.
     parts
         In the order in which they run.
     """
@@ -138,8 +138,9 @@ class JointPlan:
 
     @property
     def host_bytes(self) -> int:
-        """Host memory of the part that takes most."""
-        return max((part.host_bytes for part in self.parts), default=0)
+        """Host memory of the part that takes most, and what is held beside it."""
+        held: int = self.facts.get("held_bytes", 0)
+        return held + max((part.host_bytes for part in self.parts), default=0)
 
     @property
     def host_limit(self) -> int:

@@ -173,7 +173,7 @@ def _ask_about_size(
             shapes[name] = matrix.shape
             itemsize = max(itemsize, matrix.dtype.itemsize)
             read += math.prod(matrix.shape) * matrix.dtype.itemsize
-    sizes = routine.extents(shapes)
+    sizes = routine.extents(shapes, parameters)
     outputs = routine.present(parameters, "matrix")
     stored = sum(math.prod(each.shape(sizes, parameters)) for each in outputs) * itemsize
     confirm_size(stored, read, routine.name)

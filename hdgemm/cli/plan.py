@@ -32,7 +32,8 @@ What = Annotated[
         metavar="M N K | A B | ROUTINE N | ROUTINE A",
         help="The extents m n k, or the files A and B; or one of "
         f"{', '.join(planned())}, and the order n, the extents m n, or the files; for systems "
-        "the order n, n and the number of right-hand sides, or the files A and B.",
+        "the order n, n and the number of right-hand sides, or the files A and B; for lstsq, ridge "
+        "and topk m n and the columns of B.",
     ),
 ]
 StoredDType = Annotated[
@@ -130,6 +131,8 @@ def command(
         }
         if trans_a:
             given["trans"] = 1
+        if trans_b:
+            given["trans_b"] = True
         print_result(_of_routine(what, dtype, given), as_json=as_json)
         return
     else:
@@ -241,21 +244,25 @@ def _of_routine(what: list[str], dtype: str, given: Mapping[str, Any]) -> Linear
     from hdgemm.linalg.preflight import plan
 
     name, *operands = what
-    if not 1 <= len(operands) <= 2:
-        raise InputError(f"plan {name} takes N, M N, or files, got {len(operands)} arguments")
-    routine = planned().get(name)
+    routine, numbers = planned().get(name), all(text.isdecimal() for text in operands)
+    pair = routine is not None and len(routine.operands) > 1
+    square = routine is None or routine.operands[0].square
+    if not 1 <= len(operands) <= (3 if numbers and pair and not square else 2):
+        taken = "N, M N, M N P, or files" if pair and not square else "N, M N, or files"
+        raise InputError(f"plan {name} takes {taken}, got {len(operands)} arguments")
     given = {**(routine.defaults if routine is not None else {}), **given}
     matrices = [] if routine is None else routine.present(given, "matrix")
     if len(matrices) > 1:
         places = (given["out"] if each.first else f"{each.name}.npy" for each in matrices)
         given["out"] = tuple(places)
     a, b = operands[0], operands[1] if len(operands) > 1 else None
-    if not all(text.isdecimal() for text in operands):
+    if not numbers:
         return plan(name, a, columns=1 if b is None else b, **given)
-    order, *columns = _whole(operands)
-    if routine is not None and len(routine.operands) > 1 and routine.operands[0].square:
-        return plan(name, order, dtype=dtype, columns=columns[0] if columns else 1, **given)
-    return plan(name, (order, columns[0] if columns else order), dtype=dtype, **given)
+    order, *more = _whole(operands)
+    if pair and square:
+        return plan(name, order, dtype=dtype, columns=more[0] if more else 1, **given)
+    shape, columns = (order, more[0] if more else order), more[1:] or [1]
+    return plan(name, shape, dtype=dtype, columns=columns[0], **given)
 
 
 def _whole(texts: list[str]) -> list[int]:

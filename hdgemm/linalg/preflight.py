@@ -47,14 +47,14 @@ def plan(
     routine
         "cholesky", "cho_factor", "lu_factor" (or "lu", as the command line names it), "qr", "solve"
         and "inv" (factorisation and solution), "lstsq", "trsm" or "solve_triangular", "slogdet",
-        "syrk".
+        "syrk", "topk".
     a
         The order n, the shape (m, n), or a matrix as the routine takes it.
     dtype
         Of the elements, where `a` is no matrix.
     columns
-        Right-hand sides, for "solve", "lstsq" and triangular systems: their number, or B as the
-        routine takes it.
+        Right-hand sides, for "solve", "lstsq" and triangular systems, and columns of op(B) for
+        "topk": their number, or B as the routine takes it.
     out
         Where the result will go: a location. Its folder's disk is the one that is priced. None for
         an array, or for A with `overwrite_a`; where A is only described, for a file.
@@ -64,7 +64,8 @@ def plan(
         As the routine takes them.
     arguments
         Arguments of the routine that change its plan: `lower`, `overwrite_a`, `assume_a`,
-        `transposed`, `refine`, `trans`, `mode`. The plan of ``refine="float32"`` has three solves.
+        `transposed`, `refine`, `trans`, `mode`, `k`, `trans_b`. The plan of ``refine="float32"``
+        has three solves.
 
     Returns
     -------
@@ -98,7 +99,7 @@ def plan(
         raise InputError(f"there are plans for {', '.join(planned())}: not {routine}")
     _check_arguments(routine, described, arguments)
     call = Call(options, session, checkpoint=checkpoint)
-    with memory_limit(), _operands(described, a, dtype, columns) as operands:
+    with memory_limit(), _operands(described, a, dtype, columns, arguments) as operands:
         if out is None and operands[0] is not a:
             out = _new_files(described, arguments)
         with prepared(described, operands, out, call, arguments) as found:
@@ -116,7 +117,9 @@ def prepared(
 
 
 @contextmanager
-def _operands(routine: Routine, a: Any, dtype: str, columns: Any) -> Iterator[list[Any]]:
+def _operands(
+    routine: Routine, a: Any, dtype: str, columns: Any, given: Mapping[str, Any]
+) -> Iterator[list[Any]]:
     """Yield A and, for a routine that takes it, B; either may be described only."""
     matrix = _described(a, dtype)
     found = [a if matrix is None else matrix]
@@ -126,10 +129,12 @@ def _operands(routine: Routine, a: Any, dtype: str, columns: Any) -> Iterator[li
     if not isinstance(columns, int):
         yield [*found, columns]
         return
+    first, second = routine.operands
     with open_matrix(found[0]) as source:
-        shape = source.shape[0], columns
-        rows = planned_matrix(None, shape, source.dtype.newbyteorder("="), "F")
-    yield [*found, StoredMatrix(rows, writable=False)]
+        extents = dict(zip(first.stored(given), source.shape, strict=True))
+        rows, cols = (extents.get(name, columns) for name in second.stored(given))
+        described = planned_matrix(None, (rows, cols), source.dtype.newbyteorder("="), "F")
+    yield [*found, StoredMatrix(described, writable=False)]
 
 
 def shape_of(a: Any) -> tuple[int, int] | None:

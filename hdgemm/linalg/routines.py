@@ -117,7 +117,7 @@ def _check_outs(
         if not place.kind.whole_file:
             place.kind.check_new(place, durable=durable)
             continue
-        shape = output.shape(routine.extents(shapes), parameters)
+        shape = output.shape(routine.extents(shapes, parameters), parameters)
         with create_matrix(place, _two(shape), _dtype_of(output, dtype), sparse=True):
             pass
 

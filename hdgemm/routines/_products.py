@@ -16,7 +16,32 @@ def _square_of_a(extents: Extents, given: Given) -> tuple[int, int]:
     return order, order
 
 
+def _largest(extents: Extents, given: Given) -> tuple[int, int]:
+    return extents["m"], int(given["k"])
+
+
 ROUTINES: Final = (
+    Routine(
+        name="topk",
+        title="Largest entries of each row of A·op(B)",
+        summary="Find the k largest entries of each row of A·op(B), which is never stored.",
+        function="hdgemm.blas.topk:topk",
+        prepare="hdgemm.blas.topk:prepare",
+        operands=(Operand("a", "m", "p"), Operand("b", "p", "n", trans="trans_b")),
+        parameters=(
+            Parameter(name="k", help="Entries of each row.", type=int, default=10, least=1),
+            Parameter(name="trans_b", help="Take the transpose of B: A·B^T of two sets of rows."),
+        ),
+        outputs=(
+            Output(name="values", help="Where the entries go.", shape=_largest, option=OUT),
+            Output(name="indices", help="Where their columns go.", shape=_largest, dtype="int64"),
+        ),
+        devices=True,
+        examples=(
+            "hdgemm topk E.npy E.npy --trans-b --out values.npy --indices columns.npy",
+            "hdgemm topk Q.npy E.npy --trans-b --k 5 --out v.npy --indices i.npy",
+        ),
+    ),
     Routine(
         name="syrk",
         title="One triangle of A·A^T or A^T·A",

@@ -58,16 +58,23 @@ class Operand:
     rows, columns
         Names of its extents. One name for both makes it square; a name that an earlier operand has
         stands for the same number.
+    trans
+        Name of the parameter with which the matrix is stored transposed; "" without one.
     """
 
     name: str
     rows: str
     columns: str
+    trans: str = ""
 
     @property
     def square(self) -> bool:
         """Whether it has as many rows as columns."""
         return self.rows == self.columns
+
+    def stored(self, given: Given) -> tuple[str, str]:
+        """Return the names of the extents of the matrix as it is stored."""
+        return (self.columns, self.rows) if given.get(self.trans) else (self.rows, self.columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,8 +305,8 @@ class Routine:
         names = {each.name for each in self.parameters}
         return {name: value for name, value in given.items() if name in names}
 
-    def extents(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-        """Return the extents of operands by name.
+    def extents(self, shapes: Mapping[str, tuple[int, int]], given: Given) -> dict[str, int]:
+        """Return the extents of operands by name, with these parameters.
 
         Raises
         ------
@@ -312,12 +319,13 @@ class Routine:
             shape, what = shapes[operand.name], operand.name.upper()
             if operand.square and shape[0] != shape[1]:
                 raise InputError(f"{what} is {_text(shape)}: {self.name} takes square matrices")
-            pairs = ((operand.rows, shape[0], "rows"), (operand.columns, shape[1], "columns"))
+            pairs = zip(operand.stored(given), shape, ("rows", "columns"), strict=True)
             for name, extent, noun in pairs:
                 expected = found.setdefault(name, extent)
                 if expected != extent:
+                    mended = f"; {operand.trans} transposes {what}" if operand.trans else ""
                     raise InputError(
-                        f"{of[name]}, and {what} {extent} {noun}: they must be as many"
+                        f"{of[name]}, and {what} {extent} {noun}: they must be as many{mended}"
                     )
                 of.setdefault(name, f"{what} has {extent} {noun}")
         if {"m", "n"} <= found.keys():

@@ -186,7 +186,8 @@ def _disk_bytes(problem: Problem) -> int:
     routine, elements = commands().get(problem.process), problem.m * problem.n
     itemsize = np.dtype(problem.dtype).itemsize
     if routine is not None:
-        extents = routine.extents({name: x.shape for name, x in problem.operands.items()})
+        shapes = {name: x.shape for name, x in problem.operands.items()}
+        extents = routine.extents(shapes, problem.parameters)
         if (result := routine.first(problem.parameters)) is not None:
             elements = math.prod(result.shape(extents, problem.parameters))
         if routine.scratch is not None:

@@ -66,7 +66,8 @@ def _result_dtype(
 ) -> np.dtype[Any]:
     """Return the dtype of the result, as the library chooses it."""
     dtypes = tuple(as_dtype(source.dtype) for source in sources.values())
-    whole = process == "gemm" and "c" not in sources and parameters.get("alpha", 1.0) == 1
+    whole = "c" not in sources and parameters.get("alpha", 1.0) == 1
+    whole = whole if process == "gemm" else process == "topk"
     return stored_dtype(dtypes, whole=whole)
 
 
@@ -92,7 +93,7 @@ def _of_routine(
 ) -> dict[str, int]:
     """Return the extents of a routine's result, or of A where it stores none."""
     routine = commands()[process]
-    found, result = routine.extents(shapes), routine.first(parameters)
+    found, result = routine.extents(shapes, parameters), routine.first(parameters)
     shape = shapes["a"] if result is None else result.shape(found, parameters)
     return {"m": shape[0], "n": shape[1] if len(shape) > 1 else 1}
 

@@ -50,7 +50,7 @@ def companion_bytes(problem: Problem) -> int:
     if routine is None:
         return 0
     shapes = {name: source.shape for name, source in problem.operands.items()}
-    extents, total = routine.extents(shapes), 0
+    extents, total = routine.extents(shapes, problem.parameters), 0
     for each in routine.arrays(problem.parameters):
         elements = math.prod(each.shape(extents, problem.parameters))
         total += elements * itemsize_of(each.dtype, problem.dtype) + HEADER

@@ -347,6 +347,46 @@ def test_an_operand_that_calls_with_its_own_session_is_refused(call):
         call(Multiplying(None), options=TILED, session=session)
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_topk_stores_and_reports(tmp_path, same):
+    a = numbers(90, 20)
+    np.save(tmp_path / "A.npy", a)
+    b = tmp_path / "A.npy" if same else numbers(90, 20)
+    reports, options = [], hdgemm.Options(host_memory="40MB", tile=(16, 24, 8), devices="host")
+
+    def call(out):
+        return hdgemm.topk(
+            tmp_path / "A.npy", b, 3, trans_b=True, out=out, report=reports.append, options=options
+        )
+
+    exact = call(None)
+    [report] = reports
+    assert report.plan["kind"] == "topk"
+    assert report.moved_bytes == report.planned_bytes
+    assert 40 * 10**6 >= report.plan["host_bytes"] > 90 * 3 * 16 + (16 << 20)
+    for out in (
+        (tmp_path / "values.npy", tmp_path / "indices.npy"),
+        (np.zeros((90, 3)), np.zeros((90, 3), np.int64, "F")),
+        (None, tmp_path / "indices.npy"),
+    ):
+        found = call(out)
+        for place, stored, values in zip(out, found, exact, strict=True):
+            assert not isinstance(place, np.ndarray) or stored is place
+            np.testing.assert_array_equal(stored, values)
+    np.testing.assert_array_equal(np.load(tmp_path / "values.npy"), exact.values)
+    assert np.load(tmp_path / "indices.npy").dtype == np.int64
+    for out, words in (
+        ((tmp_path / "values.npy",) * 2, "overlap"),
+        ((tmp_path / "A.npy", None), "file of an operand"),
+        (tmp_path / "values.npy", "must be a tuple"),
+        ((np.zeros((90, 4)), None), r"it must be \(90, 3\)"),
+    ):
+        with pytest.raises(InputError, match=words):
+            call(out)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"A.npy", "values.npy", "indices.npy"}
+
+
 @pytest.mark.parametrize("most", [1, 100])
 def test_topk_sorts_candidates_by_parts_of_a_tile(monkeypatch, most):
     monkeypatch.setattr("hdgemm.blas.topk._TABLE", 40)

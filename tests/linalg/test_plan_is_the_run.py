@@ -21,6 +21,8 @@ MODES = {
     "inv": [{}, {"assume_a": "pos"}, {"assume_a": "lower triangular"}],
     "trsm": [{}, {"lower": True, "trans": 1}],
     "syrk": [{}, {"trans": 1, "lower": True}],
+    "topk": [{"k": 3}, {"k": 2, "trans_b": True}],
+    "slogdet": [{}],
 }  # fmt: skip
 #: Iterations are planned with all passes that are allowed: here the first one converges.
 FIRST_PASS = {"k": 3, "maxiter": 1, "tol": 0.9}
@@ -42,6 +44,7 @@ CASES = [
     for durable in (False, True)
     if not durable or (planned()[name].durable and kind in {"npy", "raw"})
 ]
+_DTYPES = {"result": "float64", "real": "float64"}
 ROUTINES = {routine.name: routine for routine in planned().values()}
 
 
@@ -71,11 +74,11 @@ def stored(kind, name, matrix):
     return place
 
 
-def where(kind, name, shape):
+def where(kind, name, shape, dtype="float64"):
     """Return the location of a matrix of some format."""
     return {
         "npy": f"{name}.npy",
-        "raw": f"{name}.bin::{'x'.join(map(str, (*shape, 1)[:2]))}:float64",
+        "raw": f"{name}.bin::{'x'.join(map(str, (*shape, 1)[:2]))}:{dtype}",
         "hdf5": f"{name}.h5::X",
         "zarr": f"{name}.zarr",
         "array": None,
@@ -93,12 +96,18 @@ def test_the_plan_is_the_run(tmp_path, monkeypatch, session, name, arguments, ki
     square = routine.operands[0].square
     shape = (N, N) if square else (2 * N, 8)
     operands = {"a": stored(kind, "A", matrix_of(shape, arguments))}
+    shapes = {"a": shape}
     if len(routine.operands) > 1:
-        operands["b"] = stored(kind, "B", np.ones((shape[0], 5)))
-    shapes = {"a": shape, "b": (shape[0], 5)}
-    sizes = routine.extents({each.name: shapes[each.name] for each in routine.operands})
+        first, second = (each.stored(arguments) for each in routine.operands)
+        known = dict(zip(first, shape, strict=True))
+        shapes["b"] = tuple(known.get(each, 12) for each in second)
+        operands["b"] = stored(kind, "B", np.ones(shapes["b"]))
+    sizes = routine.extents(shapes, arguments)
     outputs = routine.present(arguments, "matrix")
-    places = [where(kind, f"out-{x.name}", x.shape(sizes, arguments)) for x in outputs]
+    places = [
+        where(kind, f"out-{x.name}", x.shape(sizes, arguments), _DTYPES.get(x.dtype, x.dtype))
+        for x in outputs
+    ]
     out = tuple(places) if len(places) > 1 else next(iter(places), None)
     out = None if kind == "array" else out
     given = {"out": out} if routine.stores else {}

@@ -67,7 +67,7 @@ def test_results_have_the_described_shapes(tmp_path, monkeypatch, shape, mode):
     moved = json.loads(run.stdout)["moved_bytes"]
     assert json.loads(planned_run.stdout)["read_bytes"] == moved["load1"]
     routine = commands()["qr"]
-    sizes = routine.extents({"a": shape})
+    sizes = routine.extents({"a": shape}, {})
     files = {"q": "Q.npy", "r": "R.npy", "qr": "R.npy", "tau": "R.tau.npy"}
     outputs = routine.present({"mode": mode}, "matrix", "beside")
     for output in outputs:
@@ -160,6 +160,35 @@ def test_an_unknown_command_is_told_the_name_that_is_meant(word, name):
     assert "No such command 'nothing-like-it'." in unknown
 
 
+@pytest.mark.parametrize("trans", [True, False])
+def test_largest_entries_have_a_command(tmp_path, monkeypatch, trans):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-9, 9, (30, 7)), rng.integers(-9, 9, (7, 20))
+    for dtype in ("float32", "int16"):
+        np.save("A.npy", a.astype(dtype))
+        np.save("B.npy", (b.T if trans else b).astype(dtype))
+        more = ("--trans-b",) if trans else ()
+        given = "topk", "A.npy", "B.npy", "--out", "V.npy", "--indices", "I.npy", "--k", "4", *more
+        planned_run, run = invoke(*given, "--dry-run", "--json"), invoke(*given, "--json", "-q")
+        assert planned_run.exit_code == run.exit_code == 0, run.output + str(run.exception)
+        assert (
+            json.loads(planned_run.stdout)["host_bytes"]
+            == json.loads(run.stdout)["plan"]["host_bytes"]
+        )
+        order = np.argsort(-(a @ b), axis=1, kind="stable")[:, :4]
+        np.testing.assert_array_equal(np.load("I.npy"), order)
+        np.testing.assert_array_equal(np.load("V.npy"), np.take_along_axis(a @ b, order, axis=1))
+        assert np.load("V.npy").dtype == ("int64" if dtype == "int16" else dtype)
+    wrong = invoke(*(given[:-1] if trans else (*given, "--trans-b")))
+    assert "they must be as many; trans_b transposes B" in str(wrong.exception)
+    assert invoke("plan", "topk", "A.npy", "B.npy", *more).exit_code == 0
+    assert "memory held" in invoke("plan", "topk", "30", "7", "20", *more).stdout
+    assert invoke("plan", "lstsq", "30", "7", "2").exit_code == 0
+    refused = invoke("plan", "solve", "30", "7", "2").exception
+    assert "plan solve takes N, M N, or files, got 3 arguments" in str(refused)
+
+
 def test_determinants_have_a_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     a = np.random.default_rng(0).standard_normal((40, 40))
@@ -205,14 +234,14 @@ def test_norms_have_a_command(tmp_path, monkeypatch, name):
 
 def test_extents_are_bound_by_name():
     routine = ROUTINES["lstsq"]
-    assert routine.extents({"a": (7, 3), "b": (7, 2)}) == {"m": 7, "n": 3, "p": 2, "k": 3}
+    assert routine.extents({"a": (7, 3), "b": (7, 2)}, {}) == {"m": 7, "n": 3, "p": 2, "k": 3}
     for shapes, text in (
         ({"a": (7, 3), "b": (3, 2)}, "A has 7 rows, and B 3 rows: they must be as many"),
     ):
         with pytest.raises(InputError, match=text):
-            routine.extents(shapes)
+            routine.extents(shapes, {})
     with pytest.raises(InputError, match="A is 3×4: cholesky takes square matrices"):
-        ROUTINES["cholesky"].extents({"a": (3, 4)})
+        ROUTINES["cholesky"].extents({"a": (3, 4)}, {})
 
 
 @pytest.mark.parametrize("name", ["lu", "lu_factor", "New", "a-b", ""])
@@ -237,7 +266,7 @@ def test_a_value_is_in_the_report(tmp_path, monkeypatch):
 
 def test_plans_of_described_matrices_need_no_file():
     for name, routine in planned().items():
-        given = {"columns": 2} if len(routine.operands) > 1 else {}
+        given = {"columns": 20} if len(routine.operands) > 1 else {}
         shown = linalg.plan(name, (200, 200), **given, **routine.defaults)
         assert shown.host_bytes > 0
     with pytest.raises(hdgemm.InputTypeError, match="has no argument shape"):

@@ -22,7 +22,7 @@ NAMES = (
 
 def of_routine(name):
     routine = planned()[name]
-    given = {"columns": 2} if len(routine.operands) > 1 else {}
+    given = {"columns": 20} if len(routine.operands) > 1 else {}
     return linalg.plan(name, (200, 200), options=OPTIONS, **given, **routine.defaults)
 
 

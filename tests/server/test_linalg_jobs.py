@@ -154,6 +154,28 @@ def test_a_determinant_is_two_values_and_its_scratch_file_is_reserved(
             client.compute("slogdet", folder / "tall.npy")
 
 
+@pytest.mark.parametrize("dtype", ["float64", "int8"])
+def test_largest_entries_are_two_arrays(real: Live, folder: Path, dtype: str) -> None:
+    a = np.random.default_rng(0).integers(-9, 9, (40, 6)).astype(dtype)
+    np.save(folder / f"{dtype}.npy", a)
+    at = {"path": f"linalg/{dtype}.npy"}
+    inputs = {"a": at, "b": at, "k": 3, "trans_b": True, "options": {"host_memory": "30MB"}}
+    planned = execute(real.http, "topk", inputs=inputs, dry_run=True).json()
+    wide = a.astype("int64" if dtype == "int8" else dtype)
+    assert (planned["output"]["shape"], planned["output"]["dtype"]) == ([40, 3], wide.dtype.name)
+    assert planned["needs"]["host_bytes"] > 16 << 20
+    assert planned["needs"]["disk_bytes"] >= 40 * 3 * 16
+    order = np.argsort(-(wide @ wide.T), axis=1, kind="stable")[:, :3]
+    with Client(real.url) as client:
+        job = client.job(submit(real.http, "topk", **inputs)).wait(timeout=LIMIT)
+        np.testing.assert_array_equal(job.array("indices"), order)
+        exact = np.take_along_axis(wide @ wide.T, order, axis=1)
+        np.testing.assert_array_equal(job.result(), exact)
+    refused = execute(real.http, "topk", inputs={**inputs, "trans_b": False})
+    assert refused.status_code == 422
+    assert "trans_b transposes B" in refused.text
+
+
 def test_a_scratch_file_without_disk_is_refused(tmp_path: Path) -> None:
     library = "hdgemm.server.hdgemm_backend:HdgemmLibrary"
     settings = make_settings(tmp_path, library=library, min_free_disk=1 << 60)
@@ -223,7 +245,7 @@ def test_devices_take_part_where_they_are_named(tmp_path: Path) -> None:
     )
     matrices(settings.roots[0])
     with live(settings) as started:
-        for process, name in (("lu", "a"), ("svdvals", "tall")):
+        for process, name in (("lu", "a"), ("svdvals", "tall"), ("slogdet", "a")):
             body = {"a": {"path": f"{name}.npy"}, "options": SMALL}
             for named, used in ((["host"], ["host"]), (["opencl:0"], ["host", "opencl:0"])):
                 inputs = {**body, "options": {**SMALL, "devices": named}}
@@ -314,7 +336,7 @@ def test_a_symmetric_product_is_planned_before_it_runs(client: InProcess) -> Non
 
 def test_processes_are_described(client: InProcess) -> None:
     beside = {"lu": {"piv"}, "qr": {"q", "tau"}, "svd": {"s", "vh"}, "svds": {"s", "vh"}}
-    beside |= {"eigsh": {"v"}, "pca": {"components", "mean"}}
+    beside |= {"eigsh": {"v"}, "pca": {"components", "mean"}, "topk": {"indices"}}
     for process in commands():
         arrays = beside.get(process, set())
         described = client.get(f"/v1/processes/{process}").json()

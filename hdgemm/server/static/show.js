@@ -114,7 +114,7 @@ export function shape(info) {
 
 const PROCESSES = {
   gemm: "Multiply", cholesky: "Cholesky", lu: "LU", qr: "QR", solve: "Solve", lstsq: "Least squares",
-  syrk: "Symmetric product", verify: "Verify", profile: "Profile", linpack: "LINPACK",
+  syrk: "Symmetric product", topk: "Largest entries", verify: "Verify", profile: "Profile", linpack: "LINPACK",
   svdvals: "Singular values", svd: "SVD", svds: "Largest singular values", eigsh: "Eigenvectors", pca: "PCA", cov: "Covariance",
   corrcoef: "Correlation", norm: "Norm", inv: "Inverse", slogdet: "Log-determinant", trsm: "Triangular solve", pinv: "Pseudo-inverse", ridge: "Ridge regression",
 };
