@@ -268,7 +268,7 @@ def prepare(
                 portions.finish(facts)
             return TopK(**found | {name: results[name].value(x) for name, x in targets.items()})
 
-        yield Prepared(JointPlan(facts, planned.parts), compute)
+        yield Prepared(JointPlan(facts, planned.parts), compute, session)
 
 
 def _results(outs: tuple[Any, ...], a: Any, product: Product, count: int) -> dict[str, Result]:

@@ -164,7 +164,7 @@ def prepare(a: Any, out: None, call: Call) -> Iterator[Prepared[SlogdetResult]]:
     """Yield sign and logarithm of the determinant of a matrix, planned; `out` is None."""
     del out
     with _prepared(a, call) as found:
-        yield Prepared(found.plan, lambda: found.run().logarithm)
+        yield Prepared(found.plan, lambda: found.compute().logarithm, found.session)
 
 
 class _Determinant(NamedTuple):
@@ -225,7 +225,7 @@ def _prepared(
             a, run, overwrite_a=overwrite_a, check_finite=check_finite, resident=resident
         ) as prepared:
             assert prepared.plan is not None  # noqa: S101 - only of given factors
-            yield Prepared(prepared.plan, lambda: _of_factors(prepared.run()))
+            yield Prepared(prepared.plan, lambda: _of_factors(prepared.run()), run.session)
 
 
 def _of_factors(factors: LU) -> _Determinant:
