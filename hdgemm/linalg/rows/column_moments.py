@@ -80,12 +80,16 @@ class ColumnMoments(Reducer):
 def column_norms(a: NDArray[Any]) -> NDArray[Any]:
     """Return the Euclidean norms of columns, which overflow only if the norms do."""
     sizes = np.abs(a)
-    largest = sizes.max(axis=0, initial=0.0)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        norms: NDArray[Any] = np.sqrt((sizes**2).sum(axis=0))
+        known = np.finfo(sizes.dtype)
+        usual = (norms > np.sqrt(known.tiny) / known.eps) & (norms < np.inf)
+        if np.all(usual):
+            return norms
+        largest = sizes.max(axis=0, initial=0.0)
         sizes /= np.where(largest > 0, largest, 1)
-        sizes **= 2
-        norms: NDArray[Any] = largest * np.sqrt(sizes.sum(axis=0))
-    return norms
+        scaled: NDArray[Any] = np.where(usual, norms, largest * np.sqrt((sizes**2).sum(axis=0)))
+    return scaled
 
 
 def powers_of_two(sizes: NDArray[Any]) -> NDArray[Any]:
