@@ -1,6 +1,8 @@
 """Tasks of a team: order, failures, the end of the team, and the threads of BLAS."""
 
+import signal
 import threading
+import time
 
 import pytest
 
@@ -54,6 +56,61 @@ def test_tasks_that_have_not_begun_are_cancelled():
     closing.join()
     assert running.done()
     assert not running.cancelled()
+
+
+@pytest.mark.skipif(
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN, reason="this process ignores SIGINT"
+)
+def test_an_interrupted_close_waits_for_the_tasks_that_have_begun():
+    # The second Ctrl-C of a user: memory that the tasks use is freed after it.
+    entered, go = threading.Event(), threading.Event()
+    here = threading.get_ident()
+
+    def wait():
+        entered.set()
+        assert go.wait(240.0)
+
+    def interrupt():
+        for _ in range(3):
+            time.sleep(0.05)
+            signal.pthread_kill(here, signal.SIGINT)
+        time.sleep(0.05)
+        go.set()
+
+    team = CoreTeam()
+    running = team.submit(wait)
+    assert entered.wait(240.0)
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        team.close()
+    ended = running.done()
+    go.set()
+    interrupting.join()
+    assert ended
+
+
+def test_an_interrupt_before_the_threads_are_woken_leaves_none(monkeypatch):
+    # Ctrl-C as the team closes: its idle threads would keep the process from ending.
+    team = CoreTeam()
+    team.submit(lambda: None).result()
+    workers = [x for x in threading.enumerate() if x.name.startswith("hdgemm-core")]
+    notify, interrupts = team._changed.notify_all, [KeyboardInterrupt()]
+
+    def interrupted():
+        if interrupts and threading.current_thread() is threading.main_thread():
+            raise interrupts.pop()
+        notify()
+
+    monkeypatch.setattr(team._changed, "notify_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        team.close()
+    ended = [not getattr(worker, "working", True) for worker in workers]
+    monkeypatch.undo()
+    team.wake()
+    for worker in workers:
+        worker.join(240.0)
+    assert all(ended)
 
 
 def test_blas_has_one_thread_in_tasks_only():

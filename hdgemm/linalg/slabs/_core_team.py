@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from hdgemm.machine.limits import thread_limit
 from hdgemm.pipeline.devices.host_blas import SCIPY_SINGLE_THREADED
+from hdgemm.pipeline.sync import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ class CoreTeam:
         self._changed = threading.Condition(self._lock)
         self._tasks: list[_Task] = []
         self._closing = False
-        self._threads: list[threading.Thread] = []
+        self._workers: list[Worker] = []
 
     def __enter__(self) -> Self:
         return self
@@ -45,20 +46,35 @@ class CoreTeam:
         self.close()
 
     def close(self) -> None:
-        """Cancel the tasks that have not begun, and wait for those that have."""
+        """Cancel the tasks that have not begun, and wait for those that have.
+
+        An interrupt is raised when the threads have ended: tasks use memory that is freed then.
+        """
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                self._end()
+                break
+            except BaseException as error:  # noqa: BLE001 - raised after the threads have ended
+                interrupt = interrupt or error
+        if interrupt is not None:
+            raise interrupt
+
+    def _end(self) -> None:
         with self._lock:
             self._closing = True
             for task in self._tasks:
                 task.future.cancel()
             self._tasks.clear()
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
+        for worker in self._workers:
+            while worker.working:
+                worker.wait()
 
     def submit(self, run: Callable[[], None], after: Sequence[Future[Any]] = ()) -> Future[None]:
         """Queue a task that begins when others are done, and fails where one of them failed."""
         future: Future[None] = Future()
-        if not self._threads:
+        if not self._workers:
             self._start()
         with self._lock:
             self._tasks.append(_Task(run, after, future))
@@ -73,9 +89,9 @@ class CoreTeam:
     def _start(self) -> None:
         with thread_limit():
             for number in range(max(1, SCIPY_SINGLE_THREADED.threads)):
-                thread = threading.Thread(target=self._work, name=f"hdgemm-core-{number}")
-                thread.start()
-                self._threads.append(thread)
+                worker = Worker(self._work, f"hdgemm-core-{number}")
+                self._workers.append(worker)
+                worker.start()
 
     def _work(self) -> None:
         with SCIPY_SINGLE_THREADED:
