@@ -9,7 +9,7 @@ import secrets
 import shlex
 import shutil
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
@@ -166,8 +166,9 @@ def give_name(file: BlockFile, path: Path) -> None:
 
 def wait_for_freed_space() -> None:
     """Wait until the files that were replaced or discarded are freed."""
-    while _FREEING:
-        _FREEING.pop().join()
+    with suppress(IndexError):  # another thread may take the last one
+        while True:
+            _FREEING.pop().join()
 
 
 def real_path(path: Path) -> Path:
