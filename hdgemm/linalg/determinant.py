@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
@@ -80,6 +81,11 @@ def det(
     float or complex
         Inf or 0 beyond the range of floating point, see `slogdet`.
 
+    Warns
+    -----
+    RuntimeWarning
+        When it is beyond that range.
+
     Raises
     ------
     InputError
@@ -102,7 +108,15 @@ def det(
     --------
     >>> hdgemm.linalg.det(hdgemm.linalg.lu_factor("A.npy", out="LU.npy"))
     """
-    return _determinant(a, Call.of(**keywords), overwrite_a, check_finite).value
+    found = _determinant(a, Call.of(**keywords), overwrite_a, check_finite)
+    if found.leaves_range:
+        warnings.warn(
+            f"the determinant is beyond the range of floating point, {found.value} is returned: "
+            "take slogdet",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return found.value
 
 
 @overload
@@ -160,6 +174,16 @@ def slogdet(
 
 
 @contextmanager
+def prepare_det(
+    a: Any, out: None, call: Call, *, overwrite_a: bool = False, check_finite: bool = True
+) -> Iterator[Prepared[complex]]:
+    """Yield the determinant of a matrix, planned; `out` is None."""
+    del out
+    with _prepared(a, call, overwrite_a=overwrite_a, check_finite=check_finite) as found:
+        yield Prepared(found.plan, lambda: found.run().value)
+
+
+@contextmanager
 def prepare(a: Any, out: None, call: Call) -> Iterator[Prepared[SlogdetResult]]:
     """Yield sign and logarithm of the determinant of a matrix, planned; `out` is None."""
     del out
@@ -179,6 +203,13 @@ class _Determinant(NamedTuple):
         """The number; Inf or 0 beyond the range of floating point."""
         with np.errstate(over="ignore", under="ignore"):
             return self.sign * float(np.ldexp(self.mantissa, self.exponent))
+
+    @property
+    def leaves_range(self) -> bool:
+        """Whether the number is neither zero nor infinite, and floating point has only these."""
+        with np.errstate(over="ignore", under="ignore"):
+            magnitude = float(np.ldexp(self.mantissa, self.exponent))
+        return magnitude in {0.0, np.inf} and self.mantissa not in {0.0, np.inf}
 
     @property
     def logarithm(self) -> SlogdetResult:

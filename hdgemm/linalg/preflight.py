@@ -46,8 +46,8 @@ def plan(
     ----------
     routine
         "cholesky", "cho_factor", "lu_factor" (or "lu", as the command line names it), "qr", "solve"
-        and "inv" (factorisation and solution), "lstsq", "trsm" or "solve_triangular", "slogdet",
-        "syrk", "topk".
+        and "inv" (factorisation and solution), "lstsq", "trsm" or "solve_triangular", "det",
+        "slogdet", "syrk", "topk".
     a
         The order n, the shape (m, n), or a matrix as the routine takes it.
     dtype

@@ -22,6 +22,7 @@ MODES = {
     "trsm": [{}, {"lower": True, "trans": 1}],
     "syrk": [{}, {"trans": 1, "lower": True}],
     "topk": [{"k": 3}, {"k": 2, "trans_b": True}],
+    "det": [{}],
     "slogdet": [{}],
 }  # fmt: skip
 #: Iterations are planned with all passes that are allowed: here the first one converges.

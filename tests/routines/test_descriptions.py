@@ -206,7 +206,14 @@ def test_determinants_have_a_command(tmp_path, monkeypatch):
             sign, logarithm = run.stdout.splitlines()
             found = complex(*map(float, sign.split())), float(logarithm)
             np.testing.assert_allclose(found, expected, rtol=1e-5 if x.itemsize == 4 else 1e-12)
+            words = invoke("det", *given[1:]).stdout.split()
+            exact = expected[0] * np.exp(expected[1])
+            np.testing.assert_allclose(complex(*map(float, words)), exact, rtol=1e-4)
     assert "logabsdet: -inf" in invoke("slogdet", "A.npy").stdout
+    np.save("B.npy", 1e300 * np.eye(2))
+    with pytest.warns(RuntimeWarning, match="take slogdet"):
+        assert invoke("det", "B.npy", "-q").stdout == "inf\n"
+    (tmp_path / "B.npy").unlink()
     assert json.loads(invoke("slogdet", "A.npy", "-q", "--json").stdout)["values"] == {
         "sign": 0.0,
         "logabsdet": "-inf",

@@ -116,7 +116,7 @@ const PROCESSES = {
   gemm: "Multiply", cholesky: "Cholesky", lu: "LU", qr: "QR", solve: "Solve", lstsq: "Least squares",
   syrk: "Symmetric product", topk: "Largest entries", verify: "Verify", profile: "Profile", linpack: "LINPACK",
   svdvals: "Singular values", svd: "SVD", svds: "Largest singular values", eigsh: "Eigenvectors", pca: "PCA", cov: "Covariance",
-  corrcoef: "Correlation", norm: "Norm", inv: "Inverse", slogdet: "Log-determinant", trsm: "Triangular solve", pinv: "Pseudo-inverse", ridge: "Ridge regression",
+  corrcoef: "Correlation", norm: "Norm", inv: "Inverse", det: "Determinant", slogdet: "Log-determinant", trsm: "Triangular solve", pinv: "Pseudo-inverse", ridge: "Ridge regression",
 };
 
 export function processName(id) {
