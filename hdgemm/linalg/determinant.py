@@ -180,7 +180,7 @@ def prepare_det(
     """Yield the determinant of a matrix, planned; `out` is None."""
     del out
     with _prepared(a, call, overwrite_a=overwrite_a, check_finite=check_finite) as found:
-        yield Prepared(found.plan, lambda: found.run().value)
+        yield Prepared(found.plan, lambda: found.compute().value, found.session)
 
 
 @contextmanager
