@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hdgemm.durable.fingerprint import Fingerprint
 
 #: Changes when a reader of the last format would misread this one.
-FORMAT: Final = 3
+FORMAT: Final = 4
 BEGIN_AGAIN: Final = "restart=True (--restart) begins again"
 
 

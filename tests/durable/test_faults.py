@@ -212,7 +212,7 @@ class TestRefusals:
         case = Case(tmp_path)
         with Journal(case.journal) as journal:
             journal.append([record])
-        with pytest.raises(InputError, match="no journal of format 3"):
+        with pytest.raises(InputError, match="no journal of format 4"):
             case.run()
         case.run(restart=True)
         assert case.sha() == case.expected
