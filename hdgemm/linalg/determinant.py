@@ -199,17 +199,21 @@ class _Determinant(NamedTuple):
     exponent: int
 
     @property
+    def magnitude(self) -> float:
+        """The absolute value; Inf or 0 beyond the range of floating point."""
+        with np.errstate(over="ignore", under="ignore"):
+            return float(np.ldexp(self.mantissa, self.exponent))
+
+    @property
     def value(self) -> complex:
         """The number; Inf or 0 beyond the range of floating point."""
         with np.errstate(over="ignore", under="ignore"):
-            return self.sign * float(np.ldexp(self.mantissa, self.exponent))
+            return self.sign * self.magnitude
 
     @property
     def leaves_range(self) -> bool:
-        """Whether the number is neither zero nor infinite, and floating point has only these."""
-        with np.errstate(over="ignore", under="ignore"):
-            magnitude = float(np.ldexp(self.mantissa, self.exponent))
-        return magnitude in {0.0, np.inf} and self.mantissa not in {0.0, np.inf}
+        """Whether the number is beyond the range of floating point, so that `value` is Inf or 0."""
+        return self.magnitude in {0.0, np.inf} and self.mantissa not in {0.0, np.inf}
 
     @property
     def logarithm(self) -> SlogdetResult:

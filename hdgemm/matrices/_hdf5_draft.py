@@ -46,7 +46,7 @@ class _DatasetDraft(Draft[FileMatrix]):
 
 
 def _remove_dataset(path: Path, item: str, groups: list[str]) -> None:
-    """Remove a dataset from a file, and those of the groups that are empty."""
+    """Remove a dataset from a file, and each of the groups that is empty then."""
     with library("change", path), open_file(path, "r+") as file:
         file.pop(item, None)
         for group in groups:

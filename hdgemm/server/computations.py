@@ -66,8 +66,8 @@ def _result_dtype(
 ) -> np.dtype[Any]:
     """Return the dtype of the result, as the library chooses it."""
     dtypes = tuple(as_dtype(source.dtype) for source in sources.values())
-    whole = "c" not in sources and parameters.get("alpha", 1.0) == 1
-    whole = whole if process == "gemm" else process == "topk"
+    is_product = process in ("gemm", "topk")
+    whole = is_product and "c" not in sources and parameters.get("alpha", 1.0) == 1
     return stored_dtype(dtypes, whole=whole)
 
 
