@@ -24,6 +24,7 @@ LEVELS = {
     "plan_terms": 0,
     "routines": 0,
     "tables": 0,
+    "threads": 0,
     "units": 0,
     "unknown_keywords": 0,
     "machine.limits": 0,

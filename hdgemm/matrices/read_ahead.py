@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeVar
 
 from hdgemm.matrices.transfer import array_at
+from hdgemm.threads import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
 
     import numpy as np
     from numpy.typing import NDArray
 
     from hdgemm.matrices.base import Operand
+    from hdgemm.threads import Call
 
 #: Blocks of the stream in memory at once: one is multiplied, the next one is read.
 STREAM_BUFFERS: Final = 2
@@ -33,7 +33,7 @@ class ReadAhead:
     """Context with threads that read blocks into `STREAM_BUFFERS` buffers in turn."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(STREAM_BUFFERS, "hdgemm-read-ahead")
+        self._pool = WorkerPool(STREAM_BUFFERS, "hdgemm-read-ahead")
 
     def __enter__(self) -> Self:
         return self
@@ -43,7 +43,7 @@ class ReadAhead:
 
     def close(self) -> None:
         """End the threads, after the reads that have begun."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.close()
 
     def blocks(
         self, items: Sequence[_Item], read: Callable[[_Item, int], _Block]
@@ -52,7 +52,7 @@ class ReadAhead:
 
         A block stays as it is until the next one is asked for.
         """
-        reads: deque[Future[_Block]] = deque()
+        reads: deque[Call[_Block]] = deque()
         for number, item in enumerate(items):
             if len(reads) == STREAM_BUFFERS:
                 yield reads.popleft().result()
@@ -65,14 +65,18 @@ class WriteBehind:
     """Context with a thread that writes one block while the next one is computed."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "hdgemm-write-behind")
-        self._last: Future[object] | None = None
+        self._pool = WorkerPool(1, "hdgemm-write-behind")
+        self._last: Call[object] | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True)
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        try:
+            if error is None:
+                self.wait()
+        finally:
+            self._pool.close()
 
     def begin(self, write: Callable[[], object]) -> None:
         """Begin to write a block when the last one is written; raise the last one's error."""

@@ -8,7 +8,6 @@ blocks of one row or column of the grid are read by its processes, and dealt amo
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -19,6 +18,7 @@ import numpy as np
 from hdgemm.matrices.read_ahead import WriteBehind
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, array_at, copy_rows
 from hdgemm.mpi._strips import Rectangle
+from hdgemm.threads import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -166,7 +166,7 @@ def scatter(
     dtype = place.part.a.dtype
     team, rectangles = place.readers(strips)
     rank = team.ranks.rank
-    with ThreadPoolExecutor(_READ_AHEAD, "hdgemm-read") as reader:
+    with WorkerPool(_READ_AHEAD, "hdgemm-read") as reader:
         nbytes = strips.elements * dtype.itemsize + ALIGNMENT
         memory = [aligned_bytes(nbytes) for _ in range(1 + _READ_AHEAD)]
         messages = _Messages(dtype)

@@ -15,9 +15,10 @@ from hdgemm.pipeline.abft.host import HostCheckedStages
 from hdgemm.pipeline.devices.protocol import DONE
 from hdgemm.pipeline.dynamic_schedule import DynamicSchedule, FixedSchedule
 from hdgemm.pipeline.slots import SlotMemory
-from hdgemm.pipeline.sync import StageCounters, Worker, run_all
+from hdgemm.pipeline.sync import StageCounters
 from hdgemm.pipeline.timeline import Event, EventBuffer
 from hdgemm.pipeline.validate import validate
+from hdgemm.threads import Worker, run_all
 
 if TYPE_CHECKING:
     import threading

@@ -1,24 +1,18 @@
-"""Synchronisation of the lanes: progress counters, completions, the first error, threads."""
+"""Synchronisation of the lanes: progress counters, completions, the first error."""
 
 from __future__ import annotations
 
-import os
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from hdgemm.machine.limits import thread_limit
 from hdgemm.pipeline.plan import STAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from hdgemm.pipeline.devices.protocol import Completion
     from hdgemm.pipeline.plan import Stage
     from hdgemm.pipeline.schedule import Need, Op
-
-#: Functions that stop the runs of this process, for its end; a forked child has no runs.
-RUNNING: Final[set[Callable[[BaseException], object]]] = set()
-os.register_at_fork(after_in_child=RUNNING.clear)
 
 
 class Stopped(Exception):  # noqa: N818  (control flow between lanes, never seen by a caller)
@@ -138,81 +132,3 @@ class StageCounters:
                 raise error
         finally:
             del error
-
-
-class Worker(threading.Thread):
-    """A daemon thread that signals its end itself.
-
-    After an interrupted `Thread.join`, Python up to 3.12 can report a running thread as ended
-    (bpo-45274). Memory that the thread uses would be freed too early. After an interrupted `start`,
-    either the target runs already and the worker is `working`, or it never runs.
-    """
-
-    def __init__(self, target: Callable[[], object], name: str) -> None:
-        super().__init__(target=target, name=name, daemon=True)
-        self._ended = threading.Event()
-        #: Taken once: by the thread, which then calls the target, or by an interrupted start.
-        self._claim = threading.Lock()
-
-    def start(self) -> None:
-        """Start the thread."""
-        try:
-            super().start()
-        except BaseException:
-            # The system may have made the thread, which would begin after the caller has returned.
-            if self._claim.acquire(blocking=False):
-                self._ended.set()
-            raise
-
-    def run(self) -> None:
-        """Call the target."""
-        if not self._claim.acquire(blocking=False):
-            return
-        try:
-            super().run()
-        finally:
-            self._ended.set()
-
-    @property
-    def working(self) -> bool:
-        """Whether it was started and has not ended."""
-        return self.ident is not None and not self._ended.is_set()
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait for its end, at most `timeout` seconds; can be interrupted and called again."""
-        self._ended.wait(timeout)
-
-
-def run_all(
-    workers: Sequence[Worker],
-    *,
-    look: Callable[[], object],
-    interval: float,
-    stop: Callable[[BaseException], object],
-) -> None:
-    """Start workers and return when all have ended; call `look` about every `interval` seconds.
-
-    `stop` is called with the error that interrupts the start or the waiting, KeyboardInterrupt
-    included. It must make all workers end, and keep the error.
-    """
-    RUNNING.add(stop)
-    try:
-        with thread_limit():
-            for worker in workers:
-                worker.start()
-    except BaseException as error:  # noqa: BLE001  (raised after the started workers have ended)
-        stop(error)
-    while True:
-        try:
-            _wait(workers, look, interval)
-            break
-        except BaseException as error:  # noqa: BLE001  (raised after all workers have ended)
-            stop(error)
-    RUNNING.discard(stop)
-
-
-def _wait(workers: Sequence[Worker], look: Callable[[], object], interval: float) -> None:
-    for worker in workers:
-        while worker.working:
-            worker.wait(interval)
-            look()

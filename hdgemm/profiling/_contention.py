@@ -10,8 +10,8 @@ from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from hdgemm.pipeline.sync import Worker, run_all
 from hdgemm.profiling._samples import Sample
+from hdgemm.threads import Worker, run_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

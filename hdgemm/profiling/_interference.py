@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from hdgemm.machine.limits import available_bytes
-from hdgemm.pipeline.sync import Worker
+from hdgemm.threads import Worker
 from hdgemm.units import format_rate, format_size
 
 if TYPE_CHECKING:

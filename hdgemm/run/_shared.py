@@ -13,13 +13,13 @@ from hdgemm.errors import AllocationError, CancelledRunError, DeviceError, DoesN
 from hdgemm.machine.rates import assumed
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import flops_per_multiply_add
-from hdgemm.pipeline.sync import Worker, run_all
 from hdgemm.planning.case import checks_for
 from hdgemm.run import balance
 from hdgemm.run._accounting import describe_split, moved_bytes
 from hdgemm.run._learned_rates import Learned, learn_alone
 from hdgemm.run.regions import fixed_regions
 from hdgemm.run.shared_pool import PoolFeed, SharedPool, StoringMatrix
+from hdgemm.threads import Worker, run_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

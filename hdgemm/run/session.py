@@ -21,9 +21,9 @@ from hdgemm.options import Options
 from hdgemm.pipeline.devices.host_blas import blas_threads
 from hdgemm.pipeline.devices.registry import open_device
 from hdgemm.pipeline.slot_cache import SlotCache
-from hdgemm.pipeline.sync import RUNNING, Worker
 from hdgemm.progress import CalibrationMeter, Callbacks
 from hdgemm.tables import Table
+from hdgemm.threads import RUNNING, Worker
 from hdgemm.units import format_size
 from hdgemm.unknown_keywords import refuses_unknown
 

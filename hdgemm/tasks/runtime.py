@@ -6,18 +6,19 @@ import itertools
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from hdgemm.errors import CancelledRunError, DeviceError
 from hdgemm.pipeline.devices.host_blas import blas_threads
-from hdgemm.pipeline.sync import RUNNING, Stopped, Worker
+from hdgemm.pipeline.sync import Stopped
 from hdgemm.pipeline.timeline import Event, EventBuffer
 from hdgemm.tasks._dispatcher import Dispatcher
 from hdgemm.tasks._transfers import Transfers
 from hdgemm.tasks.capability import HOST
 from hdgemm.tasks.tiles import TileWorkspace
+from hdgemm.threads import RUNNING, Worker, finish, wait_for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -117,19 +118,19 @@ class Runtime:
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if not self._ended:
             self._stop(error or CancelledRunError("the run was left before it was finished"))
-        try:
-            for worker in self._workers:
-                while worker.working:
-                    worker.wait()
-            for device in self._devices.values():
-                with suppress(DeviceError):  # the first error is raised already
-                    device.synchronize()
-            self._transfers.free()
-            for lane in self._lanes:
-                lane.close()
-        finally:
-            RUNNING.discard(self._stop)
-            self._limits.restore_original_limits()
+        with ExitStack() as stack:
+            stack.callback(self._limits.restore_original_limits)
+            stack.callback(RUNNING.discard, self._stop)
+            stack.callback(self._free)
+            finish(partial(wait_for_workers, self._workers))
+
+    def _free(self) -> None:
+        for device in self._devices.values():
+            with suppress(DeviceError):  # the first error is raised already
+                device.synchronize()
+        self._transfers.free()
+        for lane in self._lanes:
+            lane.close()
 
     def insert(self, kernel: Kernel, **access: Unpack[Access]) -> None:
         """Insert one task; wait while the window is full."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -12,6 +11,7 @@ from hdgemm.errors import CancelledRunError
 from hdgemm.matrices.layout import rectangles
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes, array_at
 from hdgemm.pipeline.abft.bounds import row_norms
+from hdgemm.threads import WorkerPool
 
 if TYPE_CHECKING:
     import threading
@@ -179,7 +179,7 @@ def _tiles(
         matrix.read(row, col, tile)
         return tile
 
-    with ThreadPoolExecutor(1, "hdgemm-read") as ahead:
+    with WorkerPool(1, "hdgemm-read") as ahead:
         coming = ahead.submit(read, 0)
         for number, (row, col, _, _) in enumerate(rects):
             tile = coming.result()

@@ -16,8 +16,8 @@ def test_a_task_begins_after_its_predecessors():
         begin = threading.Event()
         first = team.submit(begin.wait)
         second = team.submit(lambda: done.append("second"), [first])
-        team.submit(lambda: done.append("third"), [second]).add_done_callback(lambda _: None)
-        assert not second.done()
+        team.submit(lambda: done.append("third"), [second])
+        assert not second.done
         begin.set()
         team.submit(lambda: done.append("last"), [second]).result()
     assert done.index("second") == 0
@@ -50,12 +50,12 @@ def test_tasks_that_have_not_begun_are_cancelled():
     entered.wait()
     closing = threading.Thread(target=team.close)
     closing.start()
-    while not waiting.cancelled():
+    while not waiting.done:
         go.wait(0.001)
     go.set()
     closing.join()
-    assert running.done()
-    assert not running.cancelled()
+    assert running.succeeded
+    assert not waiting.succeeded
 
 
 @pytest.mark.skipif(
@@ -84,7 +84,7 @@ def test_an_interrupted_close_waits_for_the_tasks_that_have_begun():
     interrupting.start()
     with pytest.raises(KeyboardInterrupt):
         team.close()
-    ended = running.done()
+    ended = running.done
     go.set()
     interrupting.join()
     assert ended

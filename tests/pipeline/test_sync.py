@@ -1,13 +1,12 @@
-"""Progress counters, and threads that are waited for through Ctrl-C."""
+"""Progress counters."""
 
-import signal
-import threading
 from types import SimpleNamespace
 
 import pytest
 
-from hdgemm.errors import DeviceError, HdgemmError
-from hdgemm.pipeline.sync import StageCounters, Stopped, Worker, run_all
+from hdgemm.errors import DeviceError
+from hdgemm.pipeline.sync import StageCounters, Stopped
+from hdgemm.threads import Worker
 
 
 def op(stage, number, step=0):
@@ -89,80 +88,3 @@ def test_no_wake_up_is_lost():
         lane.wait(240.0)
         assert not lane.working
     assert progress.wait([("load1", rounds), ("mult1", rounds)]) == []
-
-
-def interrupted_wait(worker: Worker) -> None:
-    """Wait for a worker and be interrupted within the wait."""
-    # To the waiting thread itself, which then leaves its wait.
-    here = threading.get_ident()
-    timer = threading.Timer(0.05, signal.pthread_kill, (here, signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        worker.wait()
-    timer.join()
-
-
-@pytest.mark.skipif(
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN, reason="this process ignores SIGINT"
-)
-def test_an_interrupted_wait_does_not_end_a_worker():
-    go = threading.Event()
-    worker = Worker(go.wait, "test")
-    assert not worker.working
-    worker.start()
-    for _ in range(3):
-        interrupted_wait(worker)
-        assert worker.working
-    go.set()
-    worker.wait()
-    assert not worker.working
-
-
-def test_a_worker_that_fails_has_ended(monkeypatch):
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    worker = Worker(lambda: 1 / 0, "test")
-    worker.start()
-    worker.wait(240.0)
-    assert not worker.working
-
-
-def test_a_refused_thread_ends_the_others(monkeypatch):
-    go, real, errors = threading.Event(), threading.Thread.start, []
-    workers = [Worker(go.wait, f"test-{number}") for number in range(3)]
-
-    def start(thread):
-        if thread is workers[-1]:
-            raise RuntimeError("can't start new thread")
-        real(thread)
-
-    def stop(error):
-        errors.append(error)
-        go.set()
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    run_all(workers, look=lambda: None, interval=1.0, stop=stop)
-    assert not any(worker.working for worker in workers)
-    (error,) = errors
-    assert isinstance(error, HdgemmError)
-    assert "refused to start a thread" in str(error)
-
-
-def test_a_thread_that_begins_after_an_interrupted_start_does_nothing(monkeypatch):
-    # Ctrl-C reaches the caller when the system has made the thread, which has not begun yet.
-    go, ran, errors = threading.Event(), [], []
-    worker = Worker(lambda: ran.append(None), "test")
-    begin = worker._bootstrap_inner
-
-    def interrupted(_timeout=None):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(worker, "_bootstrap_inner", lambda: (go.wait(240.0), begin()))
-    with monkeypatch.context() as patch:
-        patch.setattr(worker._started, "wait", interrupted)
-        run_all([worker], look=lambda: None, interval=1.0, stop=errors.append)
-    assert not worker.working
-    assert len(errors) == 1
-    go.set()
-    assert worker._started.wait(240.0)
-    worker.join(240.0)
-    assert ran == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from hdgemm.linalg.rows.reducer import RowBlock
 from hdgemm.linalg.rows.source import check_finite_rows
 from hdgemm.matrices.read_ahead import STREAM_BUFFERS, ReadAhead, WriteBehind
 from hdgemm.pipeline.devices.host_blas import blas_threads
+from hdgemm.threads import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -158,12 +158,12 @@ class RowPass:
         with (
             self._recorder.measuring_memory(),
             blas_threads(1),
-            ThreadPoolExecutor(cores, "hdgemm-rows") as workers,
+            WorkerPool(cores, "hdgemm-rows") as workers,
         ):
-            parts = [
-                workers.submit(self._reduce, core, self._of_core(core)) for core in range(cores)
-            ]
             try:
+                parts = [
+                    workers.submit(self._reduce, core, self._of_core(core)) for core in range(cores)
+                ]
                 found = [part.result() for part in parts]
             finally:
                 self._stop.set()

@@ -11,7 +11,6 @@ from hdgemm.pipeline.plan import flops_per_multiply_add
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.slabs._core_team import CoreTeam
     from hdgemm.linalg.slabs._resident import ResidentBlock
     from hdgemm.linalg.slabs.slab import Slab
+    from hdgemm.threads import Call
 
 
 class ColumnSpan:
@@ -31,9 +31,9 @@ class ColumnSpan:
         self.array = slab.array[:, first - start : last - start]
         self._team = team
         #: The last task on these columns; before the first one, their loads.
-        self.latest: tuple[Future[None], ...] = operations_on(self.place, slab.loads)
+        self.latest: tuple[Call[None], ...] = operations_on(self.place, slab.loads)
 
-    def then(self, run: Callable[[], None], *after: Future[None]) -> Future[None]:
+    def then(self, run: Callable[[], None], *after: Call[None]) -> Call[None]:
         """Queue a task that follows the last one on this span, and others."""
         future = self._team.submit(run, (*self.latest, *after))
         self.latest = (future,)

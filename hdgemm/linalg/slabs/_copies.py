@@ -8,7 +8,7 @@ reads A once, and the slabs that do not fit the memory a second time.
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from hdgemm.linalg.planning.slab import Columns
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.read_ahead import ReadAhead
 from hdgemm.matrices.transfer import ALIGNMENT, array_at, copy_rows, disk_pool
+from hdgemm.threads import Call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +65,7 @@ class SlabCopies:
         self._out = out.operand.matrix
         self._first, self._buffers = first, buffers
         self._stopped, self._lock = threading.Event(), threading.Lock()
-        self._passed: Future[None] | None = None
+        self._passed: Call[None] | None = None
 
     def stop(self) -> None:
         """End the pass that runs, if one does, at the next band."""
@@ -82,15 +83,11 @@ class SlabCopies:
     def _pass_once(self) -> None:
         """Make the pass, or wait for the thread that makes it."""
         with self._lock:
-            first, self._passed = self._passed is None, self._passed or Future()
+            first = self._passed is None
+            passed = self._passed = self._passed or Call(partial(self._pass, self._first[0].number))
         if first:
-            try:
-                self._pass(self._first[0].number)
-            except BaseException as error:
-                self._passed.set_exception(error)
-                raise
-            self._passed.set_result(None)
-        self._passed.result()
+            passed.run()
+        passed.result()
 
     def _copy_of(self, place: Columns) -> FileMatrix:
         """Return a row-major matrix in the bytes of some columns of the output."""

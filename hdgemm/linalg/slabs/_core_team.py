@@ -7,21 +7,20 @@ slowest core at the end of each call.
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from hdgemm.errors import CancelledRunError
 from hdgemm.machine.limits import thread_limit
 from hdgemm.pipeline.devices.host_blas import SCIPY_SINGLE_THREADED
-from hdgemm.pipeline.sync import Worker
+from hdgemm.threads import Call, Worker, finish, wait_for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
 class _Task(NamedTuple):
-    run: Callable[[], None]
-    after: Sequence[Future[Any]]
-    future: Future[None]
+    call: Call[None]
+    after: Sequence[Call[Any]]
 
 
 class CoreTeam:
@@ -50,39 +49,35 @@ class CoreTeam:
 
         An interrupt is raised when the threads have ended: tasks use memory that is freed then.
         """
-        interrupt: BaseException | None = None
-        while True:
-            try:
-                self._end()
-                break
-            except BaseException as error:  # noqa: BLE001 - raised after the threads have ended
-                interrupt = interrupt or error
-        if interrupt is not None:
-            raise interrupt
+        finish(self._end)
 
     def _end(self) -> None:
         with self._lock:
             self._closing = True
             for task in self._tasks:
-                task.future.cancel()
+                task.call.fail(CancelledRunError("the factorisation ended before this began"))
             self._tasks.clear()
             self._changed.notify_all()
-        for worker in self._workers:
-            while worker.working:
-                worker.wait()
+        wait_for_workers(self._workers)
 
-    def submit(self, run: Callable[[], None], after: Sequence[Future[Any]] = ()) -> Future[None]:
+    def submit(self, run: Callable[[], None], after: Sequence[Call[Any]] = ()) -> Call[None]:
         """Queue a task that begins when others are done, and fails where one of them failed."""
-        future: Future[None] = Future()
+
+        def run_after() -> None:
+            for before in after:
+                before.result()
+            run()
+
+        call = Call(run_after)
         if not self._workers:
             self._start()
         with self._lock:
-            self._tasks.append(_Task(run, after, future))
+            self._tasks.append(_Task(call, after))
             self._changed.notify_all()
-        return future
+        return call
 
     def wake(self) -> None:
-        """Look for tasks that can begin: a future that no task of the team sets is done."""
+        """Look for tasks that can begin: a call that is no task of the team is done."""
         with self._lock:
             self._changed.notify_all()
 
@@ -96,14 +91,7 @@ class CoreTeam:
     def _work(self) -> None:
         with SCIPY_SINGLE_THREADED:
             while (task := self._next()) is not None:
-                try:
-                    for before in task.after:
-                        before.result()
-                    task.run()
-                except BaseException as error:  # noqa: BLE001 - raised where the result is used
-                    task.future.set_exception(error)
-                else:
-                    task.future.set_result(None)
+                task.call.run()
                 del task
                 with self._lock:
                     self._changed.notify_all()
@@ -113,7 +101,7 @@ class CoreTeam:
         with self._lock:
             while not self._closing:
                 for number, task in enumerate(self._tasks):
-                    if all(before.done() for before in task.after):
+                    if all(before.done for before in task.after):
                         return self._tasks.pop(number)
                 self._changed.wait()
         return None

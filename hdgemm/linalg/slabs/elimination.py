@@ -22,7 +22,6 @@ from hdgemm.machine.limits import cores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from concurrent.futures import Future
 
     from hdgemm.linalg.planning.slab import SlabPlan
     from hdgemm.linalg.slabs._column_span import Factorisation
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.slabs._resident import ResidentBlock, ResidentColumns
     from hdgemm.linalg.slabs.pipeline import SlabPipeline
     from hdgemm.linalg.slabs.slab import FactoredColumns, Slab
+    from hdgemm.threads import Call
 
     _Ends = tuple[int, int]
 
@@ -69,7 +69,7 @@ def _queue_panels(
     all spans advance together and few tasks are left for the end.
     """
     cholesky = pipeline.plan.kind == "cholesky"
-    ahead: tuple[FactoredColumns, Future[None]] | None = None
+    ahead: tuple[FactoredColumns, Call[None]] | None = None
 
     def update(span: ColumnSpan) -> None:
         if ahead is not None:

@@ -9,17 +9,18 @@ computed, and read again as soon as they are stored.
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from hdgemm.errors import CancelledRunError
 from hdgemm.linalg.slabs._buffers import SlabBuffers
 from hdgemm.linalg.slabs._copies import SlabCopies
 from hdgemm.linalg.slabs._core_team import CoreTeam
 from hdgemm.linalg.slabs._resident import resident_columns
 from hdgemm.linalg.slabs.slab import FactoredColumns, Slab, operations_on, wait_for
 from hdgemm.matrices.read_ahead import STREAM_BUFFERS
+from hdgemm.threads import WorkerPool, finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.slabs.slab import Operations
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.pipeline.devices.protocol import NativeDevice
+    from hdgemm.threads import Call
 
 #: Strips that are loaded at once, and stored: the disk has requests at the end of one, too.
 _STRIPS: Final = 2
@@ -110,13 +112,13 @@ class SlabPipeline:
         self._previous: Slab | None = None
         #: What each device holds of the slab that is updated.
         self.resident: Sequence[ResidentColumns] = ()
-        self._block_tasks: list[list[Future[None]]] = [[] for _ in range(STREAM_BUFFERS)]
+        self._block_tasks: list[list[Call[None]]] = [[] for _ in range(STREAM_BUFFERS)]
         self._blocks, self._begun = 0, set[int]()
         self.team = CoreTeam()
         # They wait for one another.
-        self._loading = ThreadPoolExecutor(_STRIPS, "hdgemm-slab-load")
-        self._storing = ThreadPoolExecutor(_STRIPS, "hdgemm-slab-store")
-        self._reading = ThreadPoolExecutor(STREAM_BUFFERS, "hdgemm-slab-read")
+        self._loading = WorkerPool(_STRIPS, "hdgemm-slab-load", after_each=self.team.wake)
+        self._storing = WorkerPool(_STRIPS, "hdgemm-slab-store")
+        self._reading = WorkerPool(STREAM_BUFFERS, "hdgemm-slab-read")
 
     def __enter__(self) -> Self:
         devices, plan = self._devices, self.plan
@@ -126,21 +128,25 @@ class SlabPipeline:
             stack.callback(self._buffers.free)
             held = resident_columns(devices, plan, self.recorder, self._done(0))
             self.resident = stack.enter_context(held)
-            stack.callback(self._end_threads)
-            stack.enter_context(self.team)
             self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
+        finish(self._end)
+
+    def _end(self) -> None:
+        """End the threads, then free the memory that they use."""
         if self._copies is not None:
             self._copies.stop()
+        error = CancelledRunError("the factorisation ended before this began")
+        pools = self._loading, self._storing, self._reading
+        for pool in pools:
+            pool.stop(error)
+        self.team.close()
+        for pool in pools:
+            pool.close()
         self._open.close()
         self._previous, self._held = None, {}
-
-    def _end_threads(self) -> None:
-        for wait in (False, True):
-            for pool in (self._loading, self._storing, self._reading):
-                pool.shutdown(wait=wait, cancel_futures=True)
 
     def slabs(self) -> Iterator[Slab]:
         """Yield each slab of A while it is loaded; store it when the caller asks for the next."""
@@ -218,11 +224,10 @@ class SlabPipeline:
                 if slab.place.first + before < strip.place.last:
                     after += self._uses(other)
             load = self._loading.submit(self._load, walk, strip, after)
-            load.add_done_callback(lambda _: self.team.wake())
             slab.loads.append((strip.place, load))
         loading.append(slab)
 
-    def _uses(self, number: int) -> list[Future[None]]:
+    def _uses(self, number: int) -> list[Call[None]]:
         """Return the operations after which the memory of a slab is free."""
         stores = [done for _, done in self._stores.get(number, [])]
         return stores + [done for block in self._held.get(number, []) for done in block.tasks]
@@ -244,7 +249,7 @@ class SlabPipeline:
     def overwritten(self, axis: str) -> str:
         """Say which slabs of the output a run that failed has stored; `axis` is what slabs are."""
         name, whole = self._out.operand.matrix.name, self._first
-        while whole in self._begun and all(map(_succeeded, self._stores[whole])):
+        while whole in self._begun and all(done.succeeded for _, done in self._stores[whole]):
             whole += 1
         begun = max([whole, *(number + 1 for number in self._begun)])
         last, torn = (self.plan.slabs[count - 1].last if count else 0 for count in (whole, begun))
@@ -260,7 +265,7 @@ class SlabPipeline:
 
         Those of the slab before are taken from memory, where it is held; others are read.
         """
-        reads: deque[Future[FactoredColumns]] = deque()
+        reads: deque[Call[FactoredColumns]] = deque()
         held: list[FactoredColumns] = []
         holds = self.plan.holds_before(slab.number, self._first)
         for number, (earlier, place) in enumerate(self.plan.blocks(slab.number), 1):
@@ -284,7 +289,7 @@ class SlabPipeline:
         self._held[slab.number - 1] = held
         yield from held
 
-    def _load(self, walk: _Pass, strip: Slab, after: Iterable[Future[None]]) -> None:
+    def _load(self, walk: _Pass, strip: Slab, after: Iterable[Call[None]]) -> None:
         """Fill a strip of a slab, and check it."""
         wait_for(after)
         walk.fill(strip)
@@ -298,7 +303,7 @@ class SlabPipeline:
         with self.recorder.operation("load1", slab.number, nbytes=nbytes(place)):
             source[place.top :, place.first : place.last].read(slab.array)
 
-    def _store(self, slab: Slab, after: Iterable[Future[None]]) -> None:
+    def _store(self, slab: Slab, after: Iterable[Call[None]]) -> None:
         """Store a slab, or a strip of it; a checkpoint records slabs in their order."""
         place, checkpoint = slab.place, self.checkpoint
         wait_for(after)
@@ -317,7 +322,7 @@ class SlabPipeline:
         step: tuple[int, int],
         block: FactoredColumns,
         array: NDArray[Any],
-        after: Iterable[Future[None]],
+        after: Iterable[Call[None]],
     ) -> FactoredColumns:
         """Read a block when it is stored, and the block that its buffer held has been used."""
         wait_for(after)
@@ -328,8 +333,3 @@ class SlabPipeline:
 
     def _slab(self, number: int, places: Sequence[Columns]) -> Slab:
         return Slab(number, places[number], self._buffers.slab(number, places[number]))
-
-
-def _succeeded(operation: tuple[Columns, Future[None]]) -> bool:
-    done = operation[1]
-    return not done.cancelled() and done.exception() is None

@@ -15,26 +15,26 @@ from hdgemm.matrices.transfer import ALIGNMENT, copy_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.matrices.transfer import Bounce
+    from hdgemm.threads import Call
 
 #: Bytes that a thread checks for NaN and Inf at a time.
 _CHECKED_BYTES: Final = 1 << 20
 #: Operations, each with the columns that it loads, changes or stores.
-Operations: TypeAlias = "list[tuple[Columns, Future[None]]]"
+Operations: TypeAlias = "list[tuple[Columns, Call[None]]]"
 
 
-def operations_on(columns: Columns, found: Operations) -> tuple[Future[None], ...]:
+def operations_on(columns: Columns, found: Operations) -> tuple[Call[None], ...]:
     """Return the operations on some columns."""
     first, last, _ = columns
     return tuple(done for x, done in found if x.first < last and first < x.last)
 
 
-def wait_for(operations: Iterable[Future[None]]) -> None:
+def wait_for(operations: Iterable[Call[None]]) -> None:
     """Return when operations have ended; raise the error of the first that failed."""
     for operation in operations:
         operation.result()
@@ -100,8 +100,8 @@ class FactoredColumns:
     slab: int
     place: Columns
     array: NDArray[Any]
-    after: tuple[Future[None], ...] = ()
-    tasks: list[Future[None]] = field(default_factory=list)
+    after: tuple[Call[None], ...] = ()
+    tasks: list[Call[None]] = field(default_factory=list)
 
 
 def both(

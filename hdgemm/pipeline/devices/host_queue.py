@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from hdgemm.machine.cache import read_entries, write_entry
 from hdgemm.machine.limits import cores, thread_limit
 from hdgemm.pipeline.devices.host_blas import SINGLE_THREADED
-from hdgemm.pipeline.sync import Worker
+from hdgemm.threads import Worker, finish, wait_for_workers
 
 if TYPE_CHECKING:
     from hdgemm.pipeline.devices.widened_gemm import AnyGemm
@@ -253,10 +253,11 @@ class GemmQueue:
 
     def close(self) -> None:
         """Wait until all products are done and the threads have ended."""
+        finish(self._end)
+
+    def _end(self) -> None:
         self.stop()
-        for worker in self._workers:
-            while worker.working:
-                worker.wait()
+        wait_for_workers(self._workers)
 
     @property
     def _unfinished(self) -> int:
