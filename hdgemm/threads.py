@@ -282,3 +282,12 @@ class WorkerPool:
     def _end(self) -> None:
         self.stop(CancelledRunError("the run ended before this began"))
         wait_for_workers(self._workers)
+
+
+def call_uninterrupted(function: Callable[[], _Result], name: str) -> _Result:
+    """Call a function in a thread; an interrupt is raised when it has ended.
+
+    For libraries with threads of their own, which go on after an interrupt of their caller.
+    """
+    with WorkerPool(1, name) as pool:
+        return pool.submit(function).result()

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ from hdgemm.matrices.draft import Draft, aside, real_path, require_space
 from hdgemm.matrices.files import read_regular, sync
 from hdgemm.matrices.layout import check_written
 from hdgemm.matrices.zarr_replacement import finish_replacements, give_name, remove_draft, settle
+from hdgemm.threads import call_uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +82,7 @@ def create_zarr(
     format 3. `part` is the name it has until it is published, None for any. After `InputError`,
     where `root` holds something that is no Zarr group, and on a full disk nothing is left behind.
     """
-    zarr = load_zarr()
+    load_zarr()
     stored = check_written(dtype, f"{root}::{item}")
     root = real_path(root)
     finish_replacements(root, item)
@@ -94,21 +96,9 @@ def create_zarr(
     part = part or aside(target)
     remove_draft(part)
     try:
-        version = _zarr_format(target, _require_groups(root, item) if item else None)
-        array = zarr.create_array(
-            store=part,
-            shape=shape,
-            chunks=chunk,
-            dtype=stored,
-            compressors=None,
-            fill_value=0,
-            zarr_format=version,
-        )
-        for index in np.ndindex(*array.cdata_shape):
-            make_chunk(part / array.metadata.encode_chunk_key(index), chunk, stored, 0)
-        if item:  # another run may have removed them while they were empty
-            _require_groups(root, item)
-        matrix = from_zarr(array, str(part), writable=True)
+        begin = partial(_begin_array, root, item, part, shape, stored)
+        # zarr's thread would make the folder again after an interrupt.
+        matrix = call_uninterrupted(begin, "hdgemm-zarr")
     except BaseException as error:
         shutil.rmtree(part, ignore_errors=True)
         _remove_groups(new_groups)
@@ -116,6 +106,28 @@ def create_zarr(
             raise InputError(f"cannot create {target}: {error}", path=str(target)) from error
         raise
     return _ArrayDraft(root, item, part, matrix, new_groups)
+
+
+def _begin_array(
+    root: Path, item: str, part: Path, shape: tuple[int, int], dtype: np.dtype[Any]
+) -> Matrix:
+    """Make an array in the folder `part`, with its space reserved, and the groups that it needs."""
+    version = _zarr_format(root / item, _require_groups(root, item) if item else None)
+    chunk = chunk_of(shape)
+    array = load_zarr().create_array(
+        store=part,
+        shape=shape,
+        chunks=chunk,
+        dtype=dtype,
+        compressors=None,
+        fill_value=0,
+        zarr_format=version,
+    )
+    for index in np.ndindex(*array.cdata_shape):
+        make_chunk(part / array.metadata.encode_chunk_key(index), chunk, dtype, 0)
+    if item:  # another run may have removed them while they were empty
+        _require_groups(root, item)
+    return from_zarr(array, str(part), writable=True)
 
 
 def check_new_zarr(root: Path, item: str) -> None:

@@ -1,9 +1,13 @@
 """Zarr stores with chunks that exist and cannot be read: errors, never fill values or a wait."""
 
+import asyncio
 import gc
 import lzma
 import os
 import shutil
+import signal
+import threading
+import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -460,3 +464,27 @@ def test_groups_that_a_discarded_array_has_removed_are_made_again(tmp_path, monk
     monkeypatch.setattr(zarr_draft, "_zarr_format", discard_before)
     create_matrix(f"{store}::B", (4, 4), "f8").publish()
     assert list(zarr.open_group(store, mode="r").array_keys()) == ["B"]
+
+
+@pytest.mark.skipif(
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN, reason="this process ignores SIGINT"
+)
+@pytest.mark.parametrize("item", ["", "group/c"])
+def test_an_interrupted_creation_leaves_nothing(tmp_path, monkeypatch, item):
+    # zarr's own thread goes on: after a fifth of the interrupts it made the folder again.
+    here, store, held = threading.get_ident(), zarr.storage.LocalStore, []
+    real = store.set
+
+    async def interrupt_and_set(self, key, value, *args):
+        held.append(key)
+        signal.pthread_kill(here, signal.SIGINT)
+        await asyncio.sleep(0.2)
+        await real(self, key, value, *args)
+
+    monkeypatch.setattr(store, "set", interrupt_and_set)
+    with pytest.raises(KeyboardInterrupt):
+        zarr_draft.create_zarr(tmp_path / "c.zarr", item, (5, 5), "f8")
+    monkeypatch.undo()
+    time.sleep(0.5)
+    assert held
+    assert list(tmp_path.iterdir()) == []
