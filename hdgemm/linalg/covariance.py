@@ -19,8 +19,9 @@ from hdgemm.errors import DoesNotFitError, InputError, InputTypeError
 from hdgemm.linalg.planning.passes import rows_for
 from hdgemm.linalg.results import Result
 from hdgemm.linalg.rows.checkpoint import checksum_of, durable_rows, recorded_rows
+from hdgemm.linalg.rows.column_moments import ColumnMoments, powers_of_two
 from hdgemm.linalg.rows.passes import Passes
-from hdgemm.linalg.rows.source import TallRows, estimated_mean, estimated_scale
+from hdgemm.linalg.rows.source import TallRows, estimated_mean
 from hdgemm.linalg.rows.sums import Moments, moments_work
 from hdgemm.matrices.layout import check_dtype
 
@@ -267,7 +268,8 @@ def corrcoef(
 ) -> Any:
     """Return the correlation coefficients of variables, as `numpy.corrcoef`.
 
-    Takes the arguments of `cov` and raises its errors. Variables without spread have NaN.
+    Takes the arguments of `cov` and raises its errors. Variables without spread have NaN. A matrix
+    is read once, and three times where squares of its elements overflow or underflow.
 
     Parameters
     ----------
@@ -461,13 +463,35 @@ def _plan(rows: TallRows, source: StoredMatrix, run: OpenRun, *, rowvar: bool) -
         raise
 
 
-def _moments(rows: TallRows, passes: Passes, plan: Any, *, scales: bool) -> Moments:
-    """Return the moments of the observations; `scales` divides variables of extreme size."""
+def _moments(rows: TallRows, passes: Passes, plan: RowPlan, *, scales: bool) -> Moments:
+    """Return the moments of the observations.
+
+    `scales`: where squares of a variable overflow or underflow, a second pass finds its spread, and
+    a third one divides it by a power of two near the spread.
+    """
     shift = estimated_mean(rows.a, rows.dtype)
-    scale = estimated_scale(rows.a, shift) if scales else None
-    found = Moments(len(shift), rows.dtype)
+    found = _reduced(replace(rows, shift=shift), passes, plan)
+    extreme = found.out_of_range(len(rows.a)) if scales else np.zeros(0, np.bool_)
+    if not extreme.any():
+        return found
+    spread = ColumnMoments(len(shift), rows.dtype)
+    plain = replace(rows, ones=False)
+    reading = rows_for(plain.shape, [spread.work(plain.shape)], folder_of(rows.a), passes.how)
     with np.errstate(invalid="ignore", over="ignore"):
-        passes.reduce(replace(rows, shift=shift, scale=scale), [found], plan)
+        passes.reduce(plain, [spread], reading)
+    scale = powers_of_two(np.where(extreme, spread.norms / np.sqrt(len(rows.a)), 1))
+    if np.all(scale == 1):  # elements that are not finite
+        return found
+    shift, scale = spread.mean.astype(rows.dtype), scale.astype(shift.real.dtype)
+    shift[~np.isfinite(shift)] = 0
+    return _reduced(replace(rows, shift=shift, scale=scale), passes, plan)
+
+
+def _reduced(rows: TallRows, passes: Passes, plan: RowPlan) -> Moments:
+    """Return the moments of rows, in one pass."""
+    found = Moments(rows.a.shape[1], rows.dtype)
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        passes.reduce(rows, [found], plan)
     return found
 
 

@@ -65,6 +65,41 @@ def test_correlations_of_elements_whose_squares_overflow_or_underflow(dtype, par
     close(corrcoef(scaled, rowvar=False, options=ROWS), np.corrcoef(widened(a).T), dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("part", [-0.7, 0.7])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_correlations_of_an_extreme_element_that_comes_late(dtype, part, threads):
+    # Rows before it told another scale: its squares overflowed to NaN, or vanished.
+    a = random_matrix(30000, 3, dtype)
+    extreme = np.dtype(dtype).type(float(np.finfo(dtype).max) ** part)
+    a[:, 1] = 0
+    a[-1, 1] = extreme
+    options = hdgemm.Options(tile=(4000, 1, 1), host_memory="20MB", threads=threads)
+    expected = np.corrcoef(widened(a) / np.array([1, float(extreme.real), 1]), rowvar=False)
+    close(corrcoef(a, rowvar=False, options=options), expected, dtype)
+
+
+def test_correlations_take_one_pass_unless_squares_overflow_or_underflow(tmp_path):
+    def correlations(a):
+        np.save(tmp_path / "A.npy", a)
+        reports = []
+        found = corrcoef(tmp_path / "A.npy", rowvar=False, options=ROWS, report=reports.append)
+        return found, reports[0].moved_bytes["load1"] / a.nbytes
+
+    a = random_matrix(60, 3, "float64")
+    a[:, 1] = 5.0
+    assert correlations(a)[1] == 1
+    a[-1, 1] = 1e-200
+    assert correlations(a)[1] == 1
+    a[:, 1] *= 1e200
+    assert correlations(a)[1] == 3
+    a[-1, 1] = np.nan
+    found, passes = correlations(a)
+    assert passes == 2
+    assert np.isnan(found[1]).all()
+    assert np.isfinite(found[::2, ::2]).all()
+
+
 def test_variables_without_spread_have_no_correlation():
     a = random_matrix(30, 3, "float64")
     a[:, 1] = 5.0

@@ -46,12 +46,13 @@ class ColumnMoments(Reducer):
         """Add a block."""
         if not len(block.a):
             return
-        mean = block.a.mean(axis=0, dtype=self.mean.dtype)
-        centred = block.a - mean
-        # The mean of numbers near zero has small errors.
-        rest = centred.mean(axis=0)
-        centred -= rest
-        self._join(len(block.a), mean + rest, column_norms(centred))
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            mean = block.a.mean(axis=0, dtype=self.mean.dtype)
+            centred = block.a - mean
+            # The mean of numbers near zero has small errors.
+            rest = centred.mean(axis=0)
+            centred -= rest
+            self._join(len(block.a), mean + rest, column_norms(centred))
 
     def _join(self, count: int, mean: NDArray[Any], norms: NDArray[Any]) -> None:
         whole = self.count + count

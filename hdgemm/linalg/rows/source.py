@@ -9,7 +9,6 @@ import numpy as np
 
 from hdgemm.linalg.planning.rows import RowShape
 from hdgemm.linalg.planning.slab import Columns
-from hdgemm.linalg.rows.column_moments import powers_of_two
 from hdgemm.linalg.rows.reducer import RowBlock
 from hdgemm.linalg.slabs.slab import Slab, check_finite_slab
 from hdgemm.matrices.read_ahead import array_in
@@ -186,31 +185,14 @@ def estimated_mean(a: StoredMatrix, dtype: np.dtype[Any]) -> NDArray[Any]:
     """
     if not all(a.shape):
         return np.zeros(a.shape[1], dtype)
-    rows = _first_rows(a, dtype)
+    line = max(1, a.shape[1] * dtype.itemsize)
+    rows = a[: max(1, _STRIP_BYTES // line), :].read()
     with np.errstate(all="ignore"):
         mean: NDArray[Any] = rows.mean(axis=0, dtype=np.result_type(dtype, np.float64)).astype(
             dtype
         )
     mean[~np.isfinite(mean)] = 0
     return mean
-
-
-def estimated_scale(a: StoredMatrix, shift: NDArray[Any]) -> NDArray[Any] | None:
-    """Return powers of two near the spread of columns in the first rows of a matrix.
-
-    None where no squares of the spread come near overflow or underflow.
-    """
-    with np.errstate(all="ignore"):
-        spread = np.abs(_first_rows(a, shift.dtype) - shift).max(axis=0, initial=0.0)
-    scale = powers_of_two(spread.astype(shift.real.dtype))
-    _, exponents = np.frexp(scale)
-    extreme = np.abs(exponents) > np.finfo(scale.dtype).maxexp // 4
-    return np.where(extreme, scale, 1) if extreme.any() else None
-
-
-def _first_rows(a: StoredMatrix, dtype: np.dtype[Any]) -> NDArray[Any]:
-    line = max(1, a.shape[1] * dtype.itemsize)
-    return a[: max(1, _STRIP_BYTES // line), :].read()
 
 
 def check_finite_rows(

@@ -88,8 +88,9 @@ class Gram(Reducer):
             self._sum = None
 
     def update(self, block: RowBlock) -> None:
-        """Add a block's part."""
-        self._add(block.a)
+        """Add a block's part; squares may overflow or underflow, without a warning."""
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            self._add(block.a)
 
     def _add(self, a: NDArray[Any]) -> None:
         if self._sum is not None:
@@ -136,18 +137,36 @@ class Moments(Gram):
         n numbers, in double precision.
     gram
         The lower triangle of ``(A - mean)^H·W·(A - mean)``.
+    spread
+        Whether a column has two different elements, as far as its sum of squares is zero.
     """
 
     def __init__(self, n: int, dtype: np.dtype[Any]) -> None:
         super().__init__(n, dtype)
         self.weight, self.mean = 0.0, np.zeros(n, self.gram.dtype)
+        self.spread = np.zeros(n, np.bool_)
+
+    def out_of_range(self, m: int) -> NDArray[np.bool_]:
+        """Return the columns, of m elements, whose squares overflow, or lose digits to underflow.
+
+        Columns with elements that are not finite are among them.
+        """
+        squares, limits = np.diagonal(self.gram).real, np.finfo(self._dtype)
+        least = m * float(limits.tiny) / float(limits.eps)
+        varied = self.spread | (squares != 0)
+        found: NDArray[np.bool_] = ~np.isfinite(squares) | (varied & (squares < least))
+        return found
 
     def work(self, shape: RowShape) -> RowWork:
         """Return the work of rank updates of A without its column of ones."""
         return moments_work(shape)
 
     def update(self, block: RowBlock) -> None:
-        """Centre a block and add its part."""
+        """Centre a block and add its part; squares may overflow or underflow, without a warning."""
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            self._centre_and_add(block)
+
+    def _centre_and_add(self, block: RowBlock) -> None:
         roots, a = block.a[:, 0], block.a[:, 1:]
         wide = self.gram.real.dtype
         weight = float(np.sum(np.abs(roots) ** 2, dtype=wide))
@@ -160,6 +179,7 @@ class Moments(Gram):
             row = np.asfortranarray(step.astype(a.dtype)[np.newaxis, :])
             gemm(-1.0, block.a[:, :1], row, a)
             mean += row[0]
+        self.spread |= np.any(a, axis=0, where=np.diagonal(self.gram) == 0)
         self._add(a)
         self._join(weight, mean)
 
@@ -167,6 +187,7 @@ class Moments(Gram):
         """Add the part of the difference of two means."""
         whole = self.weight + weight
         step = mean - self.mean
+        self.spread |= (step != 0) & bool(self.weight)
         column = np.asfortranarray((step * np.sqrt(self.weight * weight / whole))[np.newaxis, :])
         rank_k(1.0, column, self.gram, trans=True)
         self.mean += step * (weight / whole)
@@ -175,18 +196,24 @@ class Moments(Gram):
     def combine(self, other: Self) -> None:
         """Add the rows of another core."""
         super().combine(other)
+        self.spread |= other.spread
         if other.weight:
             self._join(other.weight, other.mean)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Weight, mean and co-moments."""
-        return super().arrays | {"weight": np.array(self.weight), "mean": self.mean}
+        """Weight, mean, co-moments, and which columns vary."""
+        return super().arrays | {
+            "weight": np.array(self.weight),
+            "mean": self.mean,
+            "spread": self.spread,
+        }
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from recorded sums."""
         super().restore(arrays)
         self.weight, self.mean = float(arrays["weight"]), arrays["mean"]
+        self.spread = arrays["spread"]
 
 
 class Norm(Reducer):
