@@ -23,7 +23,7 @@ from hdgemm.matrices.stores import create_matrix, reopen_draft
 from hdgemm.matrices.zarr_replacement import finish_exchange, old_name, remove_draft
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     import numpy as np
 
@@ -40,6 +40,7 @@ class ResultPlace:
     `in_place` is the opened matrix that is written straight into; None where the result is made
     aside. `updates`: what is overwritten is read, so that no part can be computed twice. `order`
     and `sparse` describe a new file: element order, and no disk space before it is written.
+    `beside` are items of the same file that the same run replaces.
     """
 
     where: Location
@@ -49,6 +50,7 @@ class ResultPlace:
     updates: bool = False
     order: str = "C"
     sparse: bool = False
+    beside: Collection[str] = ()
 
     @classmethod
     def aside(
@@ -59,6 +61,7 @@ class ResultPlace:
         order: str = "C",
         *,
         sparse: bool = False,
+        beside: Collection[str] = (),
     ) -> ResultPlace:
         """Take the name of a result that is made aside; `InputError` for an object store."""
         if where.url:
@@ -66,7 +69,7 @@ class ResultPlace:
                 f"a durable run needs a C on a local disk, and {where} is in an object store: "
                 "leave checkpoint out, or write C to a file first"
             )
-        return cls(where, shape, dtype, order=order, sparse=sparse)
+        return cls(where, shape, dtype, order=order, sparse=sparse, beside=beside)
 
     @classmethod
     def of_existing(cls, c: Operand, *, updates: bool) -> ResultPlace:
@@ -169,7 +172,13 @@ class ResultPlace:
         """Begin the result under a name that a later run will find, its space durably reserved."""
         part = self.part(journal)
         draft = create_matrix(
-            self.where, self.shape, self.dtype, part, self.order, sparse=self.sparse
+            self.where,
+            self.shape,
+            self.dtype,
+            part,
+            self.order,
+            sparse=self.sparse,
+            beside=self.beside,
         )
         try:
             draft.matrix.flush()

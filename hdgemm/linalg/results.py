@@ -11,11 +11,13 @@ from hdgemm.call.input_checks import input_unchanged
 from hdgemm.call.operands import absolute
 from hdgemm.errors import InputError
 from hdgemm.linalg.storage import Output, check_apart
+from hdgemm.matrices.location import Location, items_beside
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.product.aliasing import overlaps
 from hdgemm.product.target import single
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from contextlib import ExitStack
     from typing import TypeAlias
 
@@ -86,13 +88,15 @@ class Result:
         stack: ExitStack,
         rows: RowCheckpoint | None = None,
         run: RowCheckpoint | None = None,
+        beside: Collection[str] = (),
     ) -> OpenOutput:
         """Open the place; it is published when the stack is left without an error.
 
         The rows of a new file are kept where a durable run of passes over `rows` is interrupted;
-        `run` is a durable run that does not keep them.
+        `run` is a durable run that does not keep them; `beside` are items of the same file that the
+        call replaces, too.
         """
-        return stack.enter_context(self.output.opened(rows=rows, run=run))
+        return stack.enter_context(self.output.opened(rows=rows, run=run, beside=beside))
 
     def value(self, target: OpenOutput) -> Any:
         """Return the result for the caller: of a .npy file a memmap, a vector for a vector."""
@@ -120,8 +124,11 @@ def open_results(
     Of the result with index `large`, None for none, a durable run of passes over `rows` keeps the
     rows.
     """
+    places = [each.output.out for each in results if isinstance(each.output.out, Location)]
     targets = [
-        result.opened(stack, rows if number == large else None, rows)
+        result.opened(
+            stack, rows if number == large else None, rows, items_beside(result.output.out, places)
+        )
         for number, result in enumerate(results)
     ]
     for number, target in enumerate(targets):

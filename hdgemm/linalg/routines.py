@@ -12,7 +12,7 @@ from hdgemm.call.operands import open_columns
 from hdgemm.errors import InputError
 from hdgemm.linalg.preflight import prepared
 from hdgemm.machine.limits import memory_limit
-from hdgemm.matrices.location import parse_location
+from hdgemm.matrices.location import items_beside, parse_location
 from hdgemm.matrices.stores import create_matrix
 from hdgemm.product.arguments import result_dtype
 from hdgemm.product.target import check_location
@@ -115,7 +115,8 @@ def _check_outs(
         place = parse_location(outs[output.name])
         check_location(place, operands[0], operands[-1])
         if not place.kind.whole_file:
-            place.kind.check_new(place, durable=durable)
+            beside = items_beside(place, map(parse_location, filter(None, outs.values())))
+            place.kind.check_new(place, durable=durable, beside=beside)
             continue
         shape = output.shape(routine.extents(shapes, parameters), parameters)
         with create_matrix(place, _two(shape), _dtype_of(output, dtype), sparse=True):

@@ -39,7 +39,7 @@ from hdgemm.product.target import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -263,21 +263,27 @@ class Output:
         sparse: bool = False,
         rows: RowCheckpoint | None = None,
         run: JournaledRun | None = None,
+        beside: Collection[str] = (),
     ) -> Iterator[OpenOutput]:
         """Yield the result for writing; a new file gets its name on leaving without an error.
 
         With `sparse`, a new file has no disk space before it is written. A durable run of passes
         over `rows` keeps a new file on the local disk when it is interrupted. A durable `run` that
-        does not keep this result makes its draft again under one name.
+        does not keep this result makes its draft again under one name. `beside` are items of the
+        same file that the same call replaces.
         """
         # The companions are left last: the result has its name by then.
-        with CompanionFiles() as companions, self._opened(sparse, rows, run) as target:
+        with CompanionFiles() as companions, self._opened(sparse, rows, run, beside) as target:
             if target.location is not None and target.location.kind.whole_file:
                 companions.beside = target.location.path.resolve()
             yield replace(target, companions=companions)
 
     def _opened(
-        self, sparse: bool, rows: RowCheckpoint | None, run: JournaledRun | None
+        self,
+        sparse: bool,
+        rows: RowCheckpoint | None,
+        run: JournaledRun | None,
+        beside: Collection[str],
     ) -> AbstractContextManager[OpenOutput]:
         if self.command is not None:
             return _durable(self, self.command)
@@ -289,7 +295,7 @@ class Output:
             if rows is None or self.out.url:
                 part = None if run is None else run.draft_of(self.out)
                 return _created(self.out, self.form, part, sparse=sparse)
-            return _growing(self.out, self.form, rows)
+            return _growing(self.out, self.form, rows, beside)
         return _existing(self)
 
     def _anonymous(self, sparse: bool) -> OpenOutput:
@@ -359,8 +365,10 @@ def _created(
 
 
 @contextmanager
-def _growing(place: Location, form: _Form, rows: RowCheckpoint) -> Iterator[OpenOutput]:
-    with rows.growing(ResultPlace.aside(place, *form)) as stored:
+def _growing(
+    place: Location, form: _Form, rows: RowCheckpoint, beside: Collection[str]
+) -> Iterator[OpenOutput]:
+    with rows.growing(ResultPlace.aside(place, *form, beside=beside)) as stored:
         yield OpenOutput(stored, location=place, new=True)
 
 

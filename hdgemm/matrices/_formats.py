@@ -26,6 +26,7 @@ from hdgemm.matrices.zarr_draft import check_new_zarr, chunk_of, create_zarr, re
 from hdgemm.matrices.zarr_replacement import finish_replacements
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -60,8 +61,9 @@ class Npy(Format):
 
     def create(self, place: Location, spec: MatrixSpec) -> Draft[Any]:
         """Begin a new matrix."""
-        shape, dtype, order, part, sparse = spec
-        return create_npy(place.path, shape, dtype, order, part, sparse=sparse)
+        return create_npy(
+            place.path, spec.shape, spec.dtype, spec.order, spec.part, sparse=spec.sparse
+        )
 
     def map(self, place: Location) -> NDArray[Any] | None:
         """Map the whole file."""
@@ -138,12 +140,14 @@ class Hdf5(Format):
     def create(self, place: Location, spec: MatrixSpec) -> Draft[Any]:
         """Begin a new matrix."""
         _check_named(place)
-        return create_hdf5(place.path, place.item, spec.shape, spec.dtype, spec.part)
+        return create_hdf5(
+            place.path, place.item, spec.shape, spec.dtype, spec.part, beside=spec.beside
+        )
 
-    def check_new(self, place: Location, *, durable: bool) -> None:
+    def check_new(self, place: Location, *, durable: bool, beside: Collection[str] = ()) -> None:
         """Refuse a dataset that cannot be created."""
         _check_named(place)
-        check_new_hdf5(place.path, place.item, durable=durable)
+        check_new_hdf5(place.path, place.item, durable=durable, beside=beside)
 
     def reopen(self, place: Location, part: Path) -> Draft[Any]:
         """Resume a draft."""
@@ -193,7 +197,7 @@ class Zarr(Format):
             return create_objects(place, spec.shape, spec.dtype, spec.part)
         return create_zarr(place.path, place.item, spec.shape, spec.dtype, spec.part)
 
-    def check_new(self, place: Location, *, durable: bool) -> None:
+    def check_new(self, place: Location, *, durable: bool, beside: Collection[str] = ()) -> None:
         """Refuse an array that cannot be created."""
         if not place.url:
             check_new_zarr(place.path, place.item)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import InputError
 from hdgemm.matrices._hdf5 import library, load_h5py, open_file
@@ -16,10 +17,16 @@ from hdgemm.matrices.layout import check_written
 from hdgemm.matrices.transfer import ALIGNMENT
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import numpy as np
     from numpy.typing import DTypeLike
 
     from hdgemm.matrices.base import Matrix
+
+
+#: The name that `aside` gives to the draft of a dataset.
+_DRAFT: Final = re.compile(r"(.*/)\.([^/]+)\.[0-9a-f]{8}\.part")
 
 
 class _DatasetDraft(Draft[FileMatrix]):
@@ -96,20 +103,27 @@ class NewFileDraft(Draft[Any]):
 
 
 def create_hdf5(
-    path: Path, item: str, shape: tuple[int, int], dtype: DTypeLike, part: Path | None = None
+    path: Path,
+    item: str,
+    shape: tuple[int, int],
+    dtype: DTypeLike,
+    part: Path | None = None,
+    *,
+    beside: Collection[str] = (),
 ) -> Draft[FileMatrix]:
     """Begin a new contiguous dataset, with its space reserved, replacing one of that name.
 
     A new file is written aside and renamed; in a file that exists the dataset is written aside
     within it, and the rest of the file stays as it is. With `part`, the name that a new file is to
-    have until it is published, the file must be new, or hold nothing but a dataset of that name.
+    have until it is published, the file must be new, or hold nothing but a dataset of that name and
+    datasets `beside`, which the same call replaces.
     """
     stored = check_written(dtype, f"{path}::{item}")
     path = real_path(path)
     item = "/" + item.strip("/")
     require_space(path, shape[0] * shape[1] * stored.itemsize)
     if path.exists():
-        _check_existing(path, item, durable=part is not None)
+        _check_existing(path, item, durable=part is not None, beside=beside)
     if path.exists() and part is None:
         folder, _, last = item.rpartition("/")
         part_item = f"{folder}/{aside(Path(last)).name}"
@@ -138,27 +152,29 @@ def create_hdf5(
     return draft
 
 
-def check_new_hdf5(path: Path, item: str, *, durable: bool) -> None:
+def check_new_hdf5(path: Path, item: str, *, durable: bool, beside: Collection[str] = ()) -> None:
     """Raise the `InputError` of `create_hdf5` where it would refuse the place; nothing is written.
 
     Parameters
     ----------
     durable
         A durable run makes the dataset, in a file of its own.
+    beside
+        Datasets of the file that the same run replaces.
     """
     path = real_path(path)
     require_space(path, 0)
     item = "/" + item.strip("/")
     if path.exists():
-        _check_existing(path, item, durable=durable)
+        _check_existing(path, item, durable=durable, beside=beside)
         _missing_groups(path, item)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InputError(f"cannot create {path}: permission denied", path=str(path))
 
 
-def _check_existing(path: Path, item: str, *, durable: bool) -> None:
+def _check_existing(path: Path, item: str, *, durable: bool, beside: Collection[str]) -> None:
     check_regular(path)
-    if durable and not _holds_only(path, item):
+    if durable and not _holds_only(path, item, *beside):
         raise InputError(
             f"{path} exists and holds more than {item}, and HDF5 cannot change a file so that a "
             "crash leaves it whole: give C a file of its own, or leave checkpoint out",
@@ -166,18 +182,32 @@ def _check_existing(path: Path, item: str, *, durable: bool) -> None:
         )
 
 
-def _holds_only(path: Path, item: str) -> bool:
-    """Return whether a file holds nothing but one dataset, and the groups on the way to it."""
-    h5py = load_h5py()
+def _holds_only(path: Path, *items: str) -> bool:
+    """Return whether a file holds nothing but some datasets, their drafts and groups for them."""
     with library("read", path), open_file(path, "r") as file:
-        group = file
-        for name in item.strip("/").split("/"):
-            if not isinstance(group, h5py.Group) or group.attrs or list(group) != [name]:
+        return not file.userblock_size and _is_made_of(
+            file, "", {"/" + item.strip("/") for item in items}
+        )
+
+
+def _is_made_of(group: Any, name: str, items: set[str]) -> bool:
+    """Return whether a group has no attributes, and no members but datasets and ways to them."""
+    h5py = load_h5py()
+    if group.attrs:
+        return False
+    for member in group:
+        whole = f"{name}/{member}"
+        if not isinstance(group.get(member, getlink=True), h5py.HardLink):
+            return False
+        node = group[member]
+        if isinstance(node, h5py.Group):
+            if not any(item.startswith(f"{whole}/") for item in items):
                 return False
-            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            if not _is_made_of(node, whole, items):
                 return False
-            group = group[name]
-        return isinstance(group, h5py.Dataset) and not file.userblock_size
+        elif not isinstance(node, h5py.Dataset) or _DRAFT.sub(r"\1\2", whole) not in items:
+            return False
+    return True
 
 
 def _missing_groups(path: Path, item: str) -> list[str]:

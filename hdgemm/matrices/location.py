@@ -18,7 +18,7 @@ from hdgemm.matrices.draft import Draft, real_path
 from hdgemm.matrices.files import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from numpy.typing import DTypeLike, NDArray
 
@@ -64,6 +64,7 @@ class MatrixSpec(NamedTuple):
     order: str
     part: Path | None
     sparse: bool
+    beside: Collection[str] = ()
 
 
 class Format(ABC):
@@ -141,7 +142,9 @@ class Format(ABC):
     def create(self, place: Location, spec: MatrixSpec) -> Draft[Any]:
         """Begin a new matrix; raises what `hdgemm.matrices.stores.create_matrix` raises."""
 
-    def check_new(self, place: Location, *, durable: bool) -> None:  # noqa: B027 - files need none
+    def check_new(  # noqa: B027 - files need none
+        self, place: Location, *, durable: bool, beside: Collection[str] = ()
+    ) -> None:
         """Raise the `InputError` of `create` for an item of a store; nothing is written.
 
         With `durable`, a durable run makes the matrix.
@@ -336,3 +339,11 @@ def format_at(path: Path) -> Format:
 def is_store(path: Path) -> bool:
     """Say whether a folder belongs to a store of some format."""
     return any(each.recognises(path, b"") for each in _FORMATS.values())
+
+
+def items_beside(place: Any, places: Iterable[Location]) -> set[str]:
+    """Return the items of `places` that lie in the same file or store as a location."""
+    if not isinstance(place, Location):
+        return set()
+    own = place.path.resolve()
+    return {each.item for each in places if each.item and each.path.resolve() == own}

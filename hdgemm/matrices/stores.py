@@ -15,6 +15,7 @@ from hdgemm.matrices.location import Location, MatrixSpec, formats, parse_locati
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Collection
     from pathlib import Path
 
     from numpy.typing import DTypeLike
@@ -158,6 +159,7 @@ def create_matrix(
     order: str = "C",
     *,
     sparse: bool = False,
+    beside: Collection[str] = (),
 ) -> Draft[Any]:
     """Begin a new matrix, with its space reserved, that gets its name when it is published.
 
@@ -165,7 +167,8 @@ def create_matrix(
     of a Zarr store. `part` is its name until then, beside the final one; None for any. In an object
     store, which renames nothing, it is the journal of the run that writes the array. `order` is
     a .npy file's; ``"F"`` stores columns one after the other. A `sparse` .npy or raw file
-    has no space for its elements yet, see `reserve`.
+    has no space for its elements yet, see `reserve`. `beside` are items of the same file that the
+    same call replaces.
 
     Raises
     ------
@@ -185,7 +188,7 @@ def create_matrix(
             f"{place} cannot be created in order 'F': .npy files can, and raw files whose location "
             "ends in ':F'"
         )
-    return kind.create(place, MatrixSpec(shape, dtype, order, part, sparse))
+    return kind.create(place, MatrixSpec(shape, dtype, order, part, sparse, beside))
 
 
 def create_scratch(

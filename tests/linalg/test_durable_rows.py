@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -223,6 +224,32 @@ def test_a_finished_call_with_a_result_in_hdf5_is_repeated(name, tmp_path):
     with hdgemm.open(places[0]) as found:
         np.testing.assert_array_equal(found.read(), expected)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("name", ["svd", "svd of a wide matrix", "pca", "svds"])
+def test_a_call_with_all_results_in_one_hdf5_file_goes_on_and_is_repeated(name, tmp_path):
+    a, path = matrix_of(name), tmp_path / "R.h5"
+    np.save(tmp_path / "A.npy", a)
+    places = tuple(f"{path}::/group/{item}" for item in "123")
+
+    def run(**how):
+        CALLS[name](tmp_path / "A.npy", places, options=ROWS, checkpoint=True, **how)
+        return [hdgemm.open(place)[:, :].read().tobytes() for place in places]
+
+    expected = run()
+    with pytest.raises(InterruptedRunError):
+        run(observer=interrupt_after(12))
+    assert run() == expected
+    path.unlink()
+    with pytest.raises(InterruptedRunError):
+        run(observer=interrupt_after(12))
+    with h5py.File(path, "w") as file:  # the last result is published first
+        file["group/3"] = np.zeros((2, 2))
+    assert run() == expected
+    with h5py.File(path, "a") as file:
+        file["group/other"] = np.zeros((2, 2))
+    with pytest.raises(hdgemm.InputError, match="holds more than /group"):
+        run()
 
 
 @pytest.mark.parametrize("name", STORING)
