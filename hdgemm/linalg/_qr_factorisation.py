@@ -31,7 +31,7 @@ from hdgemm.linalg.slabs.householder import Reflectors
 from hdgemm.linalg.slabs.pipeline import SlabPipeline
 from hdgemm.linalg.slabs.run import slab_run
 from hdgemm.linalg.slabs.slab import check_finite_slab
-from hdgemm.linalg.storage import Output, ScratchFile, check_apart, plan_for
+from hdgemm.linalg.storage import Output, ScratchFile, check_apart, plan_for, scratch_folder
 from hdgemm.machine.limits import host_bytes
 from hdgemm.matrices.draft import require_space
 from hdgemm.matrices.location import Location
@@ -119,7 +119,7 @@ class QrFactorisation:
         if self.overwrite_a:
             return self.output(None, self.source.shape, over_a=True)
         folder = beside.folder
-        file = None if folder is None else ScratchFile(folder)
+        file = None if folder is None else ScratchFile(scratch_folder(folder))
         return self.output(file, (self.source.shape[0], self.k))
 
     def work(self, result: Output) -> Output:

@@ -68,7 +68,8 @@ def det(
     a
         A square matrix as in `lu_factor`, or what `lu_factor` or `cho_factor` returned, or `open`
         for a file of `cholesky`: only their diagonal is read. The factors of a
-        matrix in a file go to a scratch file in its folder where they do not fit `host_memory`.
+        matrix in a file go to a scratch file in its folder where they do not fit `host_memory`, or
+        in the temporary folder where its own cannot be written to.
     overwrite_a, check_finite
         As in `lu_factor`.
     report

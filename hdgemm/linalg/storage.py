@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -41,7 +44,6 @@ from hdgemm.product.target import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from hdgemm.call.run import OpenRun
     from hdgemm.durable.run import JournaledRun
@@ -88,6 +90,14 @@ class _Form(NamedTuple):
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     order: str
+
+
+def scratch_folder(*folders: Path | None) -> Path:
+    """Return the first folder that can be written to, or else the temporary one (TMPDIR)."""
+    for folder in folders:
+        if folder is not None and os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    return Path(tempfile.gettempdir())
 
 
 class ScratchFile:

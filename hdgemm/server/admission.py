@@ -11,6 +11,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from hdgemm.errors import DoesNotFitError, InputError
+from hdgemm.linalg.storage import scratch_folder
 from hdgemm.routines.registry import commands
 from hdgemm.server import jobs, outputs, paths, quotas
 from hdgemm.server.backend import Demand
@@ -202,14 +203,14 @@ def _has_scratch_alone(process: str) -> bool:
 
 
 def _scratch_folder(process: str, sources: Mapping[str, Source]) -> Path | None:
-    """Return the folder of the scratch file of a routine that stores no result: A's.
+    """Return the folder of the scratch file of a routine that stores no result, A's if possible.
 
     None for the server's own folder, and for a process without such a file.
     """
     a = sources.get("a")
     if not _has_scratch_alone(process) or a is None or a.path is None or a.reads is not None:
         return None
-    return a.path.parent
+    return scratch_folder(a.path.parent)
 
 
 def _check_files(

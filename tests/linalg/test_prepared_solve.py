@@ -1,7 +1,9 @@
 """Solves, inverses and least squares run the plan that is shown, and refuse before they factor."""
 
 import json
+import os
 import sys
+import tempfile
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -250,19 +252,23 @@ def test_the_matrix_of_a_permutation_is_refused_before_the_factorisation(folder)
     assert not events
 
 
-def test_scratch_files_go_beside_the_result_where_the_folder_cannot_be_written(folder, monkeypatch):
+def test_scratch_files_go_elsewhere_where_the_folder_cannot_be_written(folder, monkeypatch):
     (folder / "results").mkdir()
+    (folder / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "temporary"))
     folders, create = [], factors.ScratchFile.__init__
     monkeypatch.setattr(
         factors.ScratchFile, "__init__", lambda self, at: folders.append(at) or create(self, at)
     )
-    monkeypatch.setattr(factors.os, "access", lambda path, _mode: path != folder)
+    monkeypatch.setattr(os, "access", lambda path, _mode: path != folder)
     for out in ("results/X.npy", "results/X.h5::X", None):
         linalg.solve("A.npy", "B.npy", out=out, options=OPTIONS)
     linalg.inv("A.npy", out="results/X.npy", options=OPTIONS)
     linalg.lu("A.npy", out=("results/L.npy", "U.npy"), options=OPTIONS)
-    there = folder / "results"
-    assert folders == [there, there, folder, there, there]
+    linalg.det("A.npy", options=OPTIONS)
+    linalg.qr_multiply("A.npy", np.eye(N), options=OPTIONS)
+    there, temporary = folder / "results", folder / "temporary"
+    assert folders == [there, there, temporary, there, there, temporary, temporary]
 
 
 def test_restart_needs_a_checkpoint(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -17,14 +16,13 @@ from hdgemm.linalg.cholesky import prepare as prepare_cholesky
 from hdgemm.linalg.factored_solve import by_cholesky, by_lu, open_lu
 from hdgemm.linalg.lu import prepare as prepare_lu
 from hdgemm.linalg.solving.norms import ColumnSums
-from hdgemm.linalg.storage import ScratchFile, takes_result
+from hdgemm.linalg.storage import ScratchFile, scratch_folder, takes_result
 from hdgemm.linalg.stored_factors import CholeskyFactor, Factorisation
 from hdgemm.run.members import device_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -301,7 +299,8 @@ class _Place(NamedTuple):
         resident: bool,
     ) -> _Place:
         """Choose it: in memory where they are `resident`, over A where that is allowed, beside the
-        result of a durable run, else in a file without a name beside A.
+        result of a durable run, else in a file without a name: beside A, or else in the folder of
+        the result or the temporary folder.
         """
         folder, over_a = folder_of(source), overwrite_a and takes_result(a)
         on_host = not device_names(run.options)
@@ -311,7 +310,8 @@ class _Place(NamedTuple):
             return cls(nullcontext(work), False, False)
         if folder is None:
             return cls(nullcontext(), over_a, on_host)
-        return cls(ScratchFile(_writable(folder, output)), False, False)
+        place = scratch_folder(folder, None if output is None else folder_of(output.matrix))
+        return cls(ScratchFile(place), False, False)
 
 
 def _call(run: OpenRun, output: Output | None) -> Call:
@@ -324,10 +324,3 @@ def _call(run: OpenRun, output: Output | None) -> Call:
         checkpoint=command is not None,
         restart=command is not None and command.restart,
     )
-
-
-def _writable(folder: Path, output: Output | None) -> Path:
-    """Return the folder of A, or the folder of the result where A's cannot be written to."""
-    if output is None or os.access(folder, os.W_OK | os.X_OK):
-        return folder
-    return folder_of(output.matrix) or folder
