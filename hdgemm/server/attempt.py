@@ -263,25 +263,28 @@ class Attempt:
         return True
 
     def _succeed(self, outcome: Outcome, publication: Publication | None) -> None:
-        """End the job; a published one draws its pictures afterwards, and waits for nobody."""
+        """End the job, then draw its pictures, for which nobody waits.
+
+        The page of a profile is its result, and is drawn before the job ends.
+        """
         output: dict[str, Any] | None = self._job.output
-        if publication is None:
-            self._enter("drawing")
-            self._draw(outcome)
-        elif output is not None:
+        if publication is not None and output is not None:
             output = {
                 **output, "size": publication.size, "sha256": publication.sha256,
                 "inode": publication.inode, "mtime_ns": publication.mtime_ns,
                 "beside": publication.beside,
             }  # fmt: skip
-        drawing_by = None if publication is None else self._job.worker
+        drawn = self._job.process == "profile"
+        if drawn:
+            self._enter("drawing")
+            self._draw(outcome)
         self._heartbeat.finish(
             "successful", "done", self._keep, report=finite(outcome.report), output=output,
-            worker=drawing_by,
+            worker=None if drawn else self._job.worker,
         )  # fmt: skip
         self._journal.unlink(missing_ok=True)
         remove_links(self._job.id, self._settings)
-        if publication is not None:
+        if not drawn:
             self._draw(outcome)
             about = self._database, self._job.id, self._settings
             self._heartbeat.outlast(partial(count_pictures, *about))

@@ -347,6 +347,22 @@ def drawing_job(server: Live) -> tuple[str, Path]:
     return job_id, draft
 
 
+def test_a_determinant_is_known_before_its_pictures_are_drawn(settings: Settings) -> None:
+    hold = settings.roots[0].parent / "hold"
+    hold.touch()
+    database = open_database(settings)
+    with live(settings, **{HOLD_DRAWING: str(hold)}) as server:
+        job_id = submit(server.http, "det", a=A)
+        job = finished(server.http, job_id)
+        assert job["status"] == "successful"
+        assert "drawing" not in [each["phase"] for each in job["phases"]]
+        assert job_row(database, job_id).is_drawing
+        hold.unlink()
+        wait_until(lambda: not job_row(database, job_id).is_drawing)
+        assert server.http.get(f"/v1/jobs/{job_id}/gantt.png").status_code == 200
+    database.close()
+
+
 def test_drafts_of_a_process_that_dies_are_removed_and_whole_pictures_are_kept(
     settings: Settings,
 ) -> None:

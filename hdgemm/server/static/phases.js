@@ -9,10 +9,11 @@ const NAMES = {
 };
 const EXPECTED = {
   gemm: ["queued", "starting", "opening", "multiplying", "hashing", "publishing"],
-  verify: ["queued", "starting", "opening", "verifying", "drawing"],
+  verify: ["queued", "starting", "opening", "verifying"],
   profile: ["queued", "starting", "profiling", "drawing"],
 };
 const FACTORISATION = ["queued", "starting", "opening", "factoring", "hashing", "publishing"];
+const STORING = new Set(["hashing", "publishing"]);
 const COMPUTING = new Set(["multiplying", "factoring", "calibrating", "planning"]);
 
 // The phases of the last attempt, from the job's document.
@@ -33,7 +34,8 @@ export function phaseList(info) {
     const state = next === undefined ? "now" : OVER.has(next.phase) && next.phase !== "successful" ? next.phase : "over";
     return { ...one, took: (next?.at ?? Date.now() / 1000) - one.at, over: next !== undefined, state };
   });
-  const pending = (EXPECTED[info.processID] ?? FACTORISATION).slice();
+  const pending = (EXPECTED[info.processID] ?? FACTORISATION)
+    .filter((phase) => info.inputs.output !== undefined || !STORING.has(phase));
   if (info.inputs.options?.verify === true && info.processID === "gemm") pending.splice(4, 0, "verifying");
   const seen = new Set(rows.map((row) => row.phase));
   const coming = OVER.has(info.status) ? [] : pending.slice(pending.findLastIndex((phase) => seen.has(phase)) + 1);
