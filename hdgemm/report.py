@@ -153,6 +153,8 @@ class Report:
     values
         Small results as plain values, by name, such as the rank that `linalg.lstsq` found; for
         runs by the command line and the service, which return no arrays.
+    warnings
+        Messages of the warnings of such a run, such as of an ill-conditioned matrix.
 
     See Also
     --------
@@ -182,6 +184,7 @@ class Report:
     phases: Mapping[str, float] = field(default_factory=dict)
     energy: Energy | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def planned_bytes(self) -> dict[Stage, int]:
@@ -219,6 +222,7 @@ class Report:
             "resumption": None if self.resumption is None else asdict(self.resumption),
             "energy": None if self.energy is None else self.energy.to_dict(self.gflops),
             "values": dict(self.values),
+            "warnings": list(self.warnings),
         }
 
     def to_json(self) -> str:

@@ -267,6 +267,8 @@ def watch(job: JobId, as_json: Json = False, url: Url = _URL, token: Token = Non
             print_json(found.info)
         elif found.status == "successful":
             typer.echo("\n".join([_ending(found.info), *value_lines(found.values())]))
+            for warning in found.report().get("warnings", ()):
+                typer.echo(f"hdgemm: warning: {warning}", err=True)
             if found.info.get("verification"):
                 typer.echo(found.info["verification"]["summary"])
         if found.status == "failed":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from hdgemm.routines.description import load
 from hdgemm.routines.registry import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from hdgemm.call.keywords import Call
     from hdgemm.call.plans import LinearPlan
@@ -35,7 +37,7 @@ def run_routine(
     parameters: Mapping[str, Any],
     call: Call,
 ) -> Report:
-    """Execute a routine, and return its report with the values that it returns.
+    """Execute a routine, and return its report with the values that it returns and its warnings.
 
     Parameters
     ----------
@@ -57,11 +59,29 @@ def run_routine(
     keywords["report"] = reports.append
     if routine.stores:
         keywords["out"] = _out(routine, outs, parameters)
-    found = load(routine.function)(
-        *routine.leading, *(operands[each.name] for each in routine.operands), **keywords
-    )
+    with _noted_warnings() as noted:
+        found = load(routine.function)(
+            *routine.leading, *(operands[each.name] for each in routine.operands), **keywords
+        )
     values = {each.name: _plain(each.value(found)) for each in routine.present(parameters, "value")}
-    return replace(reports[-1], values=values)
+    return replace(reports[-1], values=values, warnings=tuple(noted))
+
+
+@contextmanager
+def _noted_warnings() -> Iterator[list[str]]:
+    """Yield a list that receives the messages of the warnings shown within the block."""
+    noted: list[str] = []
+    show = warnings.showwarning
+
+    def note(message: Warning | str, *rest: Any, **named: Any) -> None:
+        noted.append(str(message))
+        show(message, *rest, **named)
+
+    warnings.showwarning = note
+    try:
+        yield noted
+    finally:
+        warnings.showwarning = show
 
 
 def plan_routine(

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ def main() -> int:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
+    warnings.showwarning = _log_warning
     held = Held(order["job"], order["fence"])
     try:
         return _attempt(settings, Database(settings.url), held)
@@ -60,6 +62,11 @@ def main() -> int:
     except DATABASE_ERRORS as error:
         OutageLog(log).note(error)
         return DATABASE_AWAY
+
+
+def _log_warning(message: Warning | str, *_rest: object, **_named: object) -> None:
+    """Log a warning without the line of the program that it came from."""
+    log.warning("%s", message)
 
 
 def _attempt(settings: Settings, database: Database, held: Held) -> int:

@@ -197,10 +197,12 @@ def test_a_warning_is_one_line(tmp_path, hdgemm):
     np.save(tmp_path / "Z.npy", np.diag([1.0, 0, 1]))
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        result = hdgemm("lu", "Z.npy", "--out", "LU.npy", "--quiet", cwd=tmp_path)
+        arguments = ["lu", "Z.npy", "--out", "LU.npy", "--quiet", "--report", "r.json"]
+        result = hdgemm(*arguments, cwd=tmp_path)
     assert result.returncode == 0
-    text = "hdgemm: warning: Diagonal number 2 is exactly zero. Singular matrix.\n"
-    assert result.stderr == text
+    text = "Diagonal number 2 is exactly zero. Singular matrix."
+    assert result.stderr == f"hdgemm: warning: {text}\n"
+    assert json.loads((tmp_path / "r.json").read_text())["warnings"] == [text]
 
 
 def test_a_truncated_file_is_named(files, hdgemm):

@@ -154,6 +154,25 @@ def test_a_determinant_is_two_values_and_its_scratch_file_is_reserved(
             client.compute("slogdet", folder / "tall.npy")
 
 
+@pytest.mark.parametrize(
+    ("process", "number", "warning"),
+    [
+        ("det", 1e300, "the determinant is beyond the range of floating point, inf is returned"),
+        ("lu", 0.0, "Diagonal number 2 is exactly zero"),
+    ],
+)
+def test_the_warnings_of_a_job_reach_its_user(
+    real: Live, process: str, number: float, warning: str
+) -> None:
+    with Client(real.url) as client:
+        job = client.compute(process, np.diag([1.0, number, 1e300])).wait(timeout=LIMIT)
+        (told,) = job.report()["warnings"]
+        assert told.startswith(warning)
+        assert f" WARNING {told}\n" in job.log()
+    watched = CliRunner().invoke(app, ["watch", job.id, "--url", real.url])
+    assert watched.stderr.endswith(f"hdgemm: warning: {told}\n")
+
+
 @pytest.mark.parametrize("dtype", ["float64", "int8"])
 def test_largest_entries_are_two_arrays(real: Live, folder: Path, dtype: str) -> None:
     a = np.random.default_rng(0).integers(-9, 9, (40, 6)).astype(dtype)

@@ -184,6 +184,12 @@ function failure(info) {
   return el("section", { class: "card error" }, el("h3", {}, "Error"), el("p", {}, info.error.detail), el("p", { class: "soft" }, `${origin} (${info.error.type}).`));
 }
 
+// Warnings of a run, such as of an ill-conditioned matrix.
+function warnings(info) {
+  const found = info.report?.warnings ?? [];
+  return found.length ? el("section", { class: "card warning" }, el("h3", {}, found.length > 1 ? "Warnings" : "Warning"), ...found.map((text) => el("p", {}, text))) : null;
+}
+
 function unknown(main, id) {
   main.replaceChildren(el("h2", {}, "No such job"),
     el("p", {}, `There is no job ${id.slice(0, 40)} here. It was deleted, or it belongs to another token.`),
@@ -227,7 +233,7 @@ export async function job(signal, id, _more, { main, tell }) {
       el("div", { class: "head" }, el("h2", {}, title(info), " ", status(info))),
       bar(done),
       el("p", { class: "summary" }, headline(info, reason)),
-      actions(id, info, tell, redraw), failure(info));
+      actions(id, info, tell, redraw), failure(info), warnings(info));
     replace(cards, card("Phases", phaseList(info)), times(info), operands(info), verification(info));
     replace(computed, values(info));
     show("Throughput", chart.hasSpeed, (host) => chart.throughput(host));
