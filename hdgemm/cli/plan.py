@@ -12,6 +12,7 @@ from hdgemm.cli.output import print_plans, print_result
 from hdgemm.dtypes import StoredDTypeName
 from hdgemm.errors import InputError
 from hdgemm.routines.registry import planned
+from hdgemm.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from hdgemm.call.plans import LinearPlan
     from hdgemm.mpi.plan import MpiPlan
     from hdgemm.pipeline.plan import Plan
+    from hdgemm.routines.description import Routine
 
 Pivoting: TypeAlias = Literal["partial", "tournament"]
 Assumed: TypeAlias = Literal["gen", "pos"]
@@ -247,9 +249,11 @@ def _of_routine(what: list[str], dtype: str, given: Mapping[str, Any]) -> Linear
     routine, numbers = planned().get(name), all(text.isdecimal() for text in operands)
     pair = routine is not None and len(routine.operands) > 1
     square = routine is None or routine.operands[0].square
-    if not 1 <= len(operands) <= (3 if numbers and pair and not square else 2):
-        taken = "N, M N, M N P, or files" if pair and not square else "N, M N, or files"
-        raise InputError(f"plan {name} takes {taken}, got {len(operands)} arguments")
+    least, most, taken = _operand_words(routine, numbers=numbers)
+    if not least <= len(operands) <= most:
+        raise InputError(
+            f"plan {name} takes {taken}, got {format_count(len(operands), 'argument')}"
+        )
     given = {**(routine.defaults if routine is not None else {}), **given}
     matrices = [] if routine is None else routine.present(given, "matrix")
     if len(matrices) > 1:
@@ -263,6 +267,17 @@ def _of_routine(what: list[str], dtype: str, given: Mapping[str, Any]) -> Linear
         return plan(name, order, dtype=dtype, columns=more[0] if more else 1, **given)
     shape, columns = (order, more[0] if more else order), more[1:] or [1]
     return plan(name, shape, dtype=dtype, columns=columns[0], **given)
+
+
+def _operand_words(routine: Routine | None, *, numbers: bool) -> tuple[int, int, str]:
+    """Return the least and the largest number of words for a routine's operands, and the words."""
+    if routine is None or len(routine.operands) == 1 or routine.operands[0].square:
+        return 1, 2, "N, M N, or files"
+    first, second = routine.operands
+    most = 3 if numbers else 2
+    if first.columns == second.rows:  # a product, for whose columns there is no usual number
+        return most, most, "M N and the columns of op(B), or the files A and B"
+    return 1, most, "N, M N, M N P, or files"
 
 
 def _whole(texts: list[str]) -> list[int]:

@@ -187,6 +187,9 @@ def test_largest_entries_have_a_command(tmp_path, monkeypatch, trans):
     assert invoke("plan", "lstsq", "30", "7", "2").exit_code == 0
     refused = invoke("plan", "solve", "30", "7", "2").exception
     assert "plan solve takes N, M N, or files, got 3 arguments" in str(refused)
+    for words in ("30", "7"), ("A.npy",):
+        refused = invoke("plan", "topk", *words).exception
+        assert "topk takes M N and the columns of op(B), or the files A and B, got" in str(refused)
 
 
 def test_determinants_have_a_command(tmp_path, monkeypatch):
