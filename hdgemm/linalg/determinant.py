@@ -10,10 +10,13 @@ import numpy as np
 
 from hdgemm.call.keywords import Call, ReportKeywords, public_call
 from hdgemm.call.operands import open_square
+from hdgemm.call.plans import JointPlan, facts_of
 from hdgemm.call.prepared import Prepared
 from hdgemm.call.run import folder_of, open_run
+from hdgemm.call.run_sequence import RunSequence
 from hdgemm.linalg.factored_solve import open_cholesky
 from hdgemm.linalg.planning.factors import FactorsOfSolve
+from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.linalg.solving.factors import diagonal, is_cholesky, prepare_lu_factors
 from hdgemm.linalg.storage import takes_result
 
@@ -73,7 +76,7 @@ def det(
     overwrite_a, check_finite
         As in `lu_factor`.
     report
-        As in `lu_factor`, of which it is the report; not called where the factors are given.
+        As in `lu_factor`, of kind "det"; not called where the factors are given.
     **keywords
         Keywords of every call, from `options` to `report`.
 
@@ -109,7 +112,7 @@ def det(
     --------
     >>> hdgemm.linalg.det(hdgemm.linalg.lu_factor("A.npy", out="LU.npy"))
     """
-    found = _determinant(a, Call.of(**keywords), overwrite_a, check_finite)
+    found = _determinant("det", a, Call.of(**keywords), overwrite_a, check_finite)
     if found.leaves_range:
         warnings.warn(
             f"the determinant is beyond the range of floating point, {found.value} is returned: "
@@ -171,7 +174,7 @@ def slogdet(
     --------
     >>> sign, logdet = hdgemm.linalg.slogdet("A.npy")
     """
-    return _determinant(a, Call.of(**keywords)).logarithm
+    return _determinant("slogdet", a, Call.of(**keywords)).logarithm
 
 
 @contextmanager
@@ -180,7 +183,7 @@ def prepare_det(
 ) -> Iterator[Prepared[complex]]:
     """Yield the determinant of a matrix, planned; `out` is None."""
     del out
-    with _prepared(a, call, overwrite_a=overwrite_a, check_finite=check_finite) as found:
+    with _prepared("det", a, call, overwrite_a=overwrite_a, check_finite=check_finite) as found:
         yield Prepared(found.plan, lambda: found.compute().value, found.session)
 
 
@@ -188,7 +191,7 @@ def prepare_det(
 def prepare(a: Any, out: None, call: Call) -> Iterator[Prepared[SlogdetResult]]:
     """Yield sign and logarithm of the determinant of a matrix, planned; `out` is None."""
     del out
-    with _prepared(a, call) as found:
+    with _prepared("slogdet", a, call) as found:
         yield Prepared(found.plan, lambda: found.compute().logarithm, found.session)
 
 
@@ -225,7 +228,7 @@ class _Determinant(NamedTuple):
 
 
 def _determinant(
-    a: Any, call: Call, overwrite_a: bool = False, check_finite: bool = False
+    routine: str, a: Any, call: Call, overwrite_a: bool = False, check_finite: bool = False
 ) -> _Determinant:
     """Return the determinant of a matrix, or of the one that has these factors."""
     if isinstance(a, tuple) and is_cholesky(a):
@@ -239,29 +242,46 @@ def _determinant(
     if isinstance(a, tuple):
         with open_run(call) as run, prepare_lu_factors(a, run) as factors:
             return _of_factors(factors.run())
-    with _prepared(a, call, overwrite_a=overwrite_a, check_finite=check_finite) as prepared:
+    with _prepared(
+        routine, a, call, overwrite_a=overwrite_a, check_finite=check_finite
+    ) as prepared:
         return prepared.run()
 
 
 @contextmanager
 def _prepared(
-    a: Any, call: Call, *, overwrite_a: bool = False, check_finite: bool = False
+    routine: str, a: Any, call: Call, *, overwrite_a: bool = False, check_finite: bool = False
 ) -> Iterator[Prepared[_Determinant]]:
     """Yield the determinant of a matrix, planned; factors of a file stay in memory that they fit.
 
-    The plan is the factorisation's: beside it, only a diagonal is read.
+    The plan has one part, the factorisation: beside it, only a diagonal is read.
     """
     with open_run(call) as run:
         with open_square(a) as source:
-            dtype, columns = source.dtype.newbyteorder("="), (source.shape[0], 0)
+            n, dtype = source.shape[0], source.dtype.newbyteorder("=")
             in_place = overwrite_a and takes_result(a)
-            factors = FactorsOfSolve("lu", columns, dtype, None, in_place, durable=False)
+            factors = FactorsOfSolve("lu", (n, 0), dtype, None, in_place, durable=False)
             resident = factors.plan_in_memory(folder_of(source), run)
+        flops = SlabPlan.of_array("lu", n, n, dtype.name).flops
+        whole = RunSequence(run.callbacks, flops)
         with prepare_lu_factors(
-            a, run, overwrite_a=overwrite_a, check_finite=check_finite, resident=resident
+            a,
+            run._replace(callbacks=whole.next(flops)),
+            overwrite_a=overwrite_a,
+            check_finite=check_finite,
+            resident=resident,
         ) as prepared:
             assert prepared.plan is not None  # noqa: S101 - only of given factors
-            yield Prepared(prepared.plan, lambda: _of_factors(prepared.run()), run.session)
+            scratch = prepared.plan.summary().get("disk_bytes", 0)
+            facts = facts_of(routine, (n, n), dtype.name, run.options) | {"disk_bytes": scratch}
+
+            def compute() -> _Determinant:
+                whole.start()
+                found = _of_factors(prepared.run())
+                whole.finish(facts)
+                return found
+
+            yield Prepared(JointPlan(facts, (prepared.plan,)), compute, run.session)
 
 
 def _of_factors(factors: LU) -> _Determinant:

@@ -217,10 +217,11 @@ def test_determinants_have_a_command(tmp_path, monkeypatch):
     with pytest.warns(RuntimeWarning, match="take slogdet"):
         assert invoke("det", "B.npy", "-q").stdout == "inf\n"
     (tmp_path / "B.npy").unlink()
-    assert json.loads(invoke("slogdet", "A.npy", "-q", "--json").stdout)["values"] == {
-        "sign": 0.0,
-        "logabsdet": "-inf",
-    }
+    report = json.loads(invoke("slogdet", "A.npy", "-q", "--json").stdout)
+    assert report["values"] == {"sign": 0.0, "logabsdet": "-inf"}
+    assert report["plan"] == json.loads(invoke("slogdet", "A.npy", "--dry-run", "--json").stdout)
+    assert report["plan"]["kind"] == "slogdet"
+    assert [part["kind"] for part in report["plan"]["parts"]] == ["lu"]
     assert [path.name for path in tmp_path.iterdir()] == ["A.npy"]
     np.save("A.npy", a[:5])
     assert "a must be square" in str(invoke("slogdet", "A.npy").exception)
