@@ -245,6 +245,19 @@ def test_every_process_has_a_form(server: Live, browser: Any) -> None:
                 find(browser, f"[name='{name}']")
 
 
+def test_devices_of_a_form_are_chosen_again_for_another_process(server: Live, browser: Any) -> None:
+    selected = "return [...document.querySelector(\"[name='options.devices']\").selectedOptions]"
+    visit(browser, server, "submit")
+    for process, device in (("gemm", "auto"), ("det", "host")):
+        choose(browser, "#process", process)
+        see(browser, {"gemm": "Transpose A", "det": "Name"}[process])
+        wait_until(
+            lambda device=device: (
+                browser.execute_script(f"{selected}.map((one) => one.value)") == [device]
+            )
+        )
+
+
 def test_cancel_asks_first(server: Live, browser: Any, hold: Path) -> None:
     job_id = submit(server.http, a=A, b=B, name="cancelled", options={"strategy": "hybrid"})
     visit(browser, server, f"job/{job_id}")
@@ -365,6 +378,18 @@ def test_a_failed_job_says_why(server: Live, ended: tuple[str, str], browser: An
         visit(browser, server, f"job/{unknown}")
         see(browser, "No such job")
         see(browser, "It was deleted, or it belongs to another token.")
+
+
+def test_warnings_of_a_run_are_shown(server: Live, browser: Any) -> None:
+    job_id = submit(server.http, "det", a=A)
+    report = finished(server.http, job_id)["report"]
+    database = Database(server.settings.url)
+    with database.write() as conn:
+        warned = {**report, "warnings": ["inf is returned", "take slogdet"]}
+        conn.execute(sa.update(Job).where(Job.id == job_id).values(report=warned))
+    database.close()
+    visit(browser, server, f"job/{job_id}")
+    see(browser, "Warnings\n\ninf is returned\n\ntake slogdet", ".card.warning")
 
 
 def test_a_long_name_leaves_room_for_the_other_columns(server: Live, browser: Any) -> None:

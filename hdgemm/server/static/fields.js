@@ -77,8 +77,10 @@ function devicesField(name, schema, devices) {
     const chosen = [...control.selectedOptions].map((one) => one.value).filter((one) => one !== "auto");
     return chosen.length ? chosen : schema.default;
   };
+  const select = (wanted) => { for (const option of control.options) option.selected = wanted.includes(option.value); };
   return field(name, control, read, (value) => {
-    for (const option of control.options) option.selected = [value].flat().includes(option.value);
+    select([value].flat());
+    if (!control.selectedOptions.length) select(start); // of a process that has "auto", to one that has not
   });
 }
 
