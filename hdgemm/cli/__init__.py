@@ -1,11 +1,16 @@
 """The command line, `hdgemm`: a thin layer over the public names of the library."""
 
+import sys
+
 from hdgemm.garbage import rare_collection
 
 
 def main() -> None:
     """Run the command line in a process of its own."""
     with rare_collection():
-        from hdgemm.cli.app import main as run
-
+        try:
+            from hdgemm.cli.app import main as run
+        except KeyboardInterrupt:
+            sys.stderr.write("hdgemm: interrupted\n")
+            raise SystemExit(130) from None
         run()

@@ -44,6 +44,21 @@ def plan(*arguments, **named):
 import_module("hdgemm.linalg.lu").plan_for = plan
 main()
 """
+#: `hdgemm`, which gets a signal while it imports its commands.
+IMPORTING = f"""
+{HEARS_SIGNALS}
+import sys
+from hdgemm.cli import main
+
+class Interrupt:
+    def find_spec(name, path, target=None):
+        if name == "hdgemm.cli.app":
+            signal.raise_signal(number)
+
+number = int(sys.argv.pop(1))
+sys.meta_path.insert(0, Interrupt)
+main()
+"""
 N = 60
 SLABS = ("--tile", "1,7,3", "--host-memory", "40MB")
 
@@ -54,6 +69,11 @@ def run(folder, number, *arguments, code=CODE):
         [sys.executable, "-c", code, str(int(number)), *arguments, *SLABS], cwd=folder,
         capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path},
     )  # fmt: skip
+
+
+def test_a_command_that_is_interrupted_while_it_starts_says_so(tmp_path):
+    done = run(tmp_path, signal.SIGINT, "det", "S.npy", code=IMPORTING)
+    assert (done.returncode, done.stderr) == (130, "hdgemm: interrupted\n")
 
 
 @pytest.fixture
