@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy.exc
 
-from hdgemm.errors import DoesNotFitError, HdgemmError
+from hdgemm.errors import DoesNotFitError, HdgemmError, MatrixIOError
 from hdgemm.server.backend import finite
 from hdgemm.server.validation import show
 
@@ -127,6 +127,8 @@ def from_library(error: HdgemmError) -> ProblemError:
         for key, value in error.numbers.items()
         if isinstance(value, (int, float, str)) and key not in own
     }
+    if isinstance(error, MatrixIOError) and error.numbers.get("missing"):
+        return ProblemError(507, "disk-full", str(error), headers=None, **numbers)
     return ProblemError(422, kind, str(error), headers=None, **numbers)
 
 

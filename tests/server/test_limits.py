@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 
 import hdgemm.server
+from hdgemm.matrices.draft import no_space
 from hdgemm.server import tokens, validation
 from hdgemm.server.tokens import Account
 from tests.server.harness import REPOSITORY, InProcess, application, make_settings, submit
+from tests.server.numpy_library import NumpyLibrary
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -37,6 +40,21 @@ def client_of(app: FastAPI, account: Account) -> InProcess:
     database = app.state.service.database
     with database.write() as conn:
         return InProcess(app, tokens.create(conn, account, database.now(conn)))
+
+
+def test_a_disk_without_room_for_a_plan_is_full(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(*_given: object) -> Any:
+        raise no_space(Path("/tmp/c.npy"), 2**60, OSError(errno.ENOSPC, "No space left on device"))
+
+    monkeypatch.setattr(NumpyLibrary, "plan", plan)
+    a = {"path": "shared/a.npy"}
+    refused = client_of(app, Account(name="me")).post(
+        GEMM, json={"inputs": {"a": a, "b": a}, "dry_run": True}
+    )
+    assert (refused.status_code, refused.json()["type"]) == (507, "/problems/disk-full")
+    assert refused.json()["requested"] == 2**60
 
 
 def test_tokens_read_and_write_in_their_folders_alone(app: FastAPI, settings: Settings) -> None:
