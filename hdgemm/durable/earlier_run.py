@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 #: Changes when a reader of the last format would misread this one.
 FORMAT: Final = 4
 BEGIN_AGAIN: Final = "restart=True (--restart) begins again"
+#: End of the message of an error after which a run can go on.
+KEPT: Final = (
+    "; what the run has finished is kept: the same command goes on from there, and " + BEGIN_AGAIN
+)
 
 
 class DamagedError(HdgemmError):
@@ -134,5 +138,4 @@ def refuse(path: Path, differences: Sequence[str]) -> None:
 
 def say_kept(error: HdgemmError) -> None:
     """Append to the message of an error that the finished parts of the run are kept."""
-    kept = "what the run has finished is kept: the same command goes on from there"
-    error.args = (f"{error}; {kept}, and {BEGIN_AGAIN}",)
+    error.args = (f"{error}{KEPT}",)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hdgemm.durable.earlier_run import KEPT
 from hdgemm.errors import HdgemmError, InputError, MatrixIOError
 from hdgemm.matrices.layout import check_read
 from hdgemm.matrices.npy import read_header
@@ -118,7 +119,8 @@ class OperandFiles:
     def named_for_user(self) -> Iterator[None]:
         """Name the files in errors of the block as the job's user does.
 
-        An input that changed during the run becomes an `InputError`.
+        An input that changed during the run becomes an `InputError`. A job that fails keeps no
+        parts of its result, and has no command that goes on.
         """
         try:
             yield
@@ -131,7 +133,7 @@ class OperandFiles:
                 name: self._as_user(str(value)) if isinstance(value, str | Path) else value
                 for name, value in error.numbers.items()
             }
-            raise kind(self._as_user(str(error)), **numbers) from error
+            raise kind(self._as_user(str(error).removesuffix(KEPT)), **numbers) from error
 
     def _as_user(self, text: str) -> str:
         for path, shown in self._shown.items():

@@ -173,6 +173,16 @@ def test_the_warnings_of_a_job_reach_its_user(
     assert watched.stderr.endswith(f"hdgemm: warning: {told}\n")
 
 
+def test_a_failed_job_promises_no_command_that_goes_on(real: Live, folder: Path) -> None:
+    x = np.load(folder / "a.npy")
+    x[-1, -1] = np.nan
+    np.save(folder / "late.npy", x)
+    inputs = {"a": {"path": "linalg/late.npy"}, "options": SMALL}
+    job = finished(real.http, submit(real.http, "lu", **inputs))
+    at = f"row {N - 1}, column {N - 1}"
+    assert job["error"]["detail"] == f"a has nan at {at}: it must not contain infs or NaNs"
+
+
 @pytest.mark.parametrize("dtype", ["float64", "int8"])
 def test_largest_entries_are_two_arrays(real: Live, folder: Path, dtype: str) -> None:
     a = np.random.default_rng(0).integers(-9, 9, (40, 6)).astype(dtype)
