@@ -405,6 +405,25 @@ def test_a_job_does_not_replace_its_input_by_pivots(client: InProcess) -> None:
     assert "is an input of the same job" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("process", "array", "parameters", "advice"),
+    [
+        ("pca", "mean", {"mean": True}, ": set mean to true among the inputs"),
+        ("qr", "q", {"mode": "economic"}, ""),
+    ],
+)
+def test_an_output_that_is_not_stored_cannot_be_chosen(
+    real: Live, folder: Path, process: str, array: str, parameters: dict[str, Any], advice: str
+) -> None:
+    assert folder.is_dir()
+    body = {"inputs": {"a": {"path": "linalg/tall.npy"}}, "outputs": {array: {}}, "dry_run": True}
+    refused = execute(real.http, process, **body)
+    text = f"outputs.{array}: a {process} job with these inputs stores no {array}{advice}"
+    assert (refused.status_code, refused.json()["detail"]) == (422, text)
+    body["inputs"] |= parameters
+    assert execute(real.http, process, **body).status_code == 200
+
+
 def test_files_beside_a_result_are_outputs(real: Live, tmp_path: Path) -> None:
     folder = real.settings.roots[0] / "beside"
     folder.mkdir()

@@ -18,12 +18,13 @@ from hdgemm.server.admission import reserve
 from hdgemm.server.documents import DryRun, StatusInfo
 from hdgemm.server.execution import PROCESSES, Description, describe_inputs
 from hdgemm.server.jobs import Admission, Submission
+from hdgemm.server.outputs import arrays_of
 from hdgemm.server.problems import ProblemError, responses
 from hdgemm.server.routes.jobs import MOST_LISTED, Limit
 from hdgemm.server.service import TheAccount, TheService  # noqa: TC001 - FastAPI reads them
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     import sqlalchemy as sa
 
@@ -133,6 +134,7 @@ def _endpoint(process: Process, described: Description) -> Callable[..., Any]:
         job = await to_thread.run_sync(_replayed, service, submission)
         if job is None:
             admission = await _admit(request, service, account, process, inputs)
+            _refuse_absent(process, admission.inputs, body.chosen_outputs or ())
             if body.dry_run:
                 plan = {"plan": admission.plan, "needs": admission.needs}
                 return JSONResponse({**plan, "output": admission.output})
@@ -182,6 +184,16 @@ async def _admit(
         what = f"priority {asked} is above {limit}, the highest for this token (--max-priority)"
         raise ProblemError(403, "priority-too-high", what, requested=asked, limit=limit)
     return admission
+
+
+def _refuse_absent(process: Process, inputs: Mapping[str, Any], chosen: Iterable[str]) -> None:
+    """Refuse a choice of an array that the job does not store with these inputs."""
+    for name in set(chosen) - {"c", "report", *arrays_of(process, inputs)}:
+        flag = f": set {name} to true among the inputs" if name in inputs else ""
+        what = f"outputs.{name}: a {process} job with these inputs stores no {name}{flag}"
+        field = f"outputs.{name}"
+        errors = [{"where": f"body.{field}", "field": field, "what": what}]
+        raise ProblemError(422, "invalid-request", what, errors=errors)
 
 
 async def _cancel_on_disconnect(request: Request, cancel: threading.Event) -> None:
