@@ -305,7 +305,10 @@ def versions() -> dict[str, str]:
     """Return versions of Python, the platform and the installed packages a run depends on."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    # Not platform.platform(), which runs `uname -p` under a lock: a child that another thread
+    # forks meanwhile would wait for it.
+    system = platform.system(), platform.release(), platform.machine(), *platform.libc_ver()
+    found = {"python": platform.python_version(), "platform": "-".join(filter(None, system))}
     for package in _PACKAGES:
         try:
             found[package] = version(package)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from hdgemm.blas.products import multiply
 from hdgemm.call.keywords import RunKeywords, public_call
 from hdgemm.errors import CancelledRunError
+from hdgemm.matrices.origin import Origin
 from hdgemm.run.session import Session
+from hdgemm.threads import RUNNING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +28,7 @@ class _Handover:
         self._tile: tuple[slice, slice, NDArray[Any]] | None = None
         self._ended = False
         self._abandoned = False
+        self.origin = Origin("stream")
 
     def put(self, rows: slice, cols: slice, tile: NDArray[Any]) -> None:
         """Hand a tile over; return when the consumer is done with it."""
@@ -42,7 +45,7 @@ class _Handover:
             self._ended = True
             self._changed.notify_all()
 
-    def abandon(self) -> None:
+    def abandon(self, _error: BaseException | None = None) -> None:
         """Say that no tile is wanted any more."""
         with self._changed:
             self._abandoned = True
@@ -57,6 +60,7 @@ class _Handover:
             if tile is None:
                 return
             yield tile
+            self.origin.check()
             with self._changed:
                 self._tile = None
                 self._changed.notify_all()
@@ -122,6 +126,8 @@ def stream(
         finally:
             handover.end()
 
+    # The end of the interpreter stops the run of a stream that is not at its end.
+    RUNNING.add(handover.abandon)
     thread = threading.Thread(target=compute, name="hdgemm-stream", daemon=True)
     thread.start()
     try:
@@ -129,11 +135,13 @@ def stream(
             with nullcontext() if session is None else session.consumed():
                 yield tile
     except BaseException:
-        if "cancel" not in keywords:
-            stop.set()
-        handover.abandon()
+        if handover.origin.here:
+            if "cancel" not in keywords:
+                stop.set()
+            handover.abandon()
         raise
     finally:
         thread.join()
+        RUNNING.discard(handover.abandon)
     if errors:
         raise errors[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeVar
 
+from hdgemm.matrices.origin import Origin
 from hdgemm.matrices.transfer import array_at
 from hdgemm.threads import WorkerPool
 
@@ -34,6 +35,7 @@ class ReadAhead:
 
     def __init__(self) -> None:
         self._pool = WorkerPool(STREAM_BUFFERS, "hdgemm-read-ahead")
+        self._origin = Origin("iterator of blocks")
 
     def __enter__(self) -> Self:
         return self
@@ -43,7 +45,8 @@ class ReadAhead:
 
     def close(self) -> None:
         """End the threads, after the reads that have begun."""
-        self._pool.close()
+        if self._origin.here:
+            self._pool.close()
 
     def blocks(
         self, items: Sequence[_Item], read: Callable[[_Item, int], _Block]
@@ -56,9 +59,11 @@ class ReadAhead:
         for number, item in enumerate(items):
             if len(reads) == STREAM_BUFFERS:
                 yield reads.popleft().result()
+                self._origin.check()
             reads.append(self._pool.submit(read, item, number % STREAM_BUFFERS))
         while reads:
             yield reads.popleft().result()
+            self._origin.check()
 
 
 class WriteBehind:
