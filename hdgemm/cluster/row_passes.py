@@ -24,6 +24,7 @@ from hdgemm.cluster.connection import ClusterError, Scheduler
 from hdgemm.cluster.references import Reference
 from hdgemm.linalg.rows.pass_executor import passes_on
 from hdgemm.matrices.base import Converted
+from hdgemm.matrices.fingerprint import opened_by_name
 from hdgemm.run.session import check_options
 from hdgemm.unknown_keywords import refuses_unknown
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from hdgemm.linalg.planning.rows import RowPlan, RowShape
     from hdgemm.linalg.rows.reducer import Reducer
     from hdgemm.linalg.rows.source import TallRows
+    from hdgemm.matrices.base import Matrix
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
 
@@ -130,7 +132,9 @@ class _Cluster:
             raise ClusterError("no worker is there: start some, or wait for them")
         tree = RowTree(self._client, job, places)
         record = partial(_record, recorder, time.perf_counter())
-        with scheduler.connected():
+        read = {"A": rows.a} | ({} if rows.b is None else {"B": rows.b})
+        # A task opens them for each piece.
+        with scheduler.connected(), opened_by_name({k: _stored(v) for k, v in read.items()}):
             try:
                 found = tree.reduce(recorder.check_cancel, record)
                 results = copy.deepcopy(found.reducers)
@@ -183,9 +187,14 @@ def _record(recorder: Recorder, began: float, receipt: Receipt, number: int) -> 
 def _referred(stored: StoredMatrix, what: str, *, carry: bool = False) -> RowsReference:
     """Refer to a matrix; `carry` the elements of one in memory to the workers."""
     operand = stored.operand
-    matrix, dtype = operand.matrix, operand.matrix.dtype.newbyteorder("=")
-    if carry and matrix.array is not None:
+    dtype = operand.matrix.dtype.newbyteorder("=")
+    if carry and operand.matrix.array is not None:
         return RowsReference(stored.read(), dtype)
-    if isinstance(matrix, Converted):
-        matrix = matrix.stored
-    return RowsReference(Reference.to_input(replace(operand, matrix=matrix), what, None), dtype)
+    operand = replace(operand, matrix=_stored(stored))
+    return RowsReference(Reference.to_input(operand, what, None), dtype)
+
+
+def _stored(rows: StoredMatrix) -> Matrix:
+    """Return a matrix as it is stored, before its elements are converted."""
+    matrix = rows.operand.matrix
+    return matrix.stored if isinstance(matrix, Converted) else matrix

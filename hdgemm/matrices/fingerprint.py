@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _COARSE_CLOCK: Final = 5
 #: A time of a file that is further ahead comes from another clock.
 _LONGEST_TICK_NS: Final = 10_000_000
+_REPLACED: Final = "was replaced by another file"
 
 
 class FileState(NamedTuple):
@@ -107,14 +108,33 @@ def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
         if state is None or (written is not None and state.identity == written.identity):
             continue
         if state.changed(now := _state(matrix)):
-            place = str(matrix.home or matrix.name)
-            raise MatrixIOError(
-                f"{letter} ({place}) {_difference(state, now)} during the run, so that the "
-                "result may mix elements of both versions: compute it again",
-                path=place,
-                offset=0,
-                length=0,
-            )
+            raise _mixed(letter, matrix, _difference(state, now))
+
+
+@contextmanager
+def opened_by_name(inputs: Mapping[str, Matrix]) -> Iterator[None]:
+    """Check that the files of inputs keep their names while other processes open them again and
+    again, or `MatrixIOError`; this process reads what it has opened, whatever has its name.
+    """
+    yield
+    for letter, matrix in inputs.items():
+        if (
+            not isinstance(matrix, FileMatrix)
+            or (now := _named(matrix.path)) == matrix.file.identity
+        ):
+            continue
+        raise _mixed(letter, matrix, "was removed" if now is None else _REPLACED)
+
+
+def _mixed(letter: str, matrix: Matrix, what: str) -> MatrixIOError:
+    place = str(matrix.home or matrix.name)
+    return MatrixIOError(
+        f"{letter} ({place}) {what} during the run, so that the result may mix elements of both "
+        "versions: compute it again",
+        path=place,
+        offset=0,
+        length=0,
+    )
 
 
 def _await_tick(changed_ns: int) -> None:
@@ -191,7 +211,7 @@ def _difference(before: FileState, now: FileState | None) -> str:
     if now is None:
         return "was removed"
     if now.identity != before.identity:
-        return "was replaced by another file"
+        return _REPLACED
     if now.size != before.size:
         return f"changed its size from {before.size} to {now.size} bytes"
     if now.mtime_ns == before.mtime_ns:

@@ -21,7 +21,7 @@ from hdgemm.cluster._row_tasks import (
     _run_and_leave as run_and_leave,
 )
 from hdgemm.cluster.row_passes import piece_rows
-from hdgemm.errors import CancelledRunError, InputError
+from hdgemm.errors import CancelledRunError, InputError, MatrixIOError
 from hdgemm.linalg.planning.rows import RowShape
 from hdgemm.options import Options
 from hdgemm.pipeline.timeline import Event
@@ -208,6 +208,22 @@ def test_errors_name_what_is_wrong(client, case):
 def _small(client, folder):
     with row_passes(client, options=Options(host_memory="1kB")):
         linalg.svdvals(folder / "A.npy")
+
+
+@pytest.mark.parametrize("name", ["A.npy", "b.npy"])
+def test_a_file_that_is_replaced_during_a_pass_is_an_error(client, case, name):
+    folder, *_ = case
+    np.save(folder / "new.npy", np.load(folder / name) + 1)
+
+    def replace(_):  # pieces after this one read the other file
+        if (folder / "new.npy").exists():
+            (folder / "new.npy").rename(folder / name)
+
+    with (
+        row_passes(client, options=TILES),
+        pytest.raises(MatrixIOError, match="was replaced by another file during the run"),
+    ):
+        linalg.lstsq(f"{folder}/A.npy", f"{folder}/b.npy", observer=replace)
 
 
 def test_a_lost_worker_costs_its_rows_only(case):
