@@ -255,11 +255,16 @@ def run_product(
 
 
 def check_client(client: Any) -> None:
-    """Refuse what is no Dask client."""
+    """Refuse what is no Dask client, and one whose methods return coroutines."""
     if not isinstance(client, dask_client()):
         raise InputError(
             f"client must be a distributed.Client, got {type(client).__name__}: "
             "write client=distributed.Client('tcp://scheduler:8786')"
+        )
+    if client.asynchronous:
+        raise InputError(
+            "client is asynchronous, and the call waits for its answers: make it without "
+            "asynchronous=True, and call asyncio.to_thread(...) in a coroutine"
         )
 
 

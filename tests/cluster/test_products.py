@@ -1,7 +1,9 @@
 """Products of a cluster from storage to storage, in every format that workers can share."""
 
+import asyncio
 import json
 
+import distributed
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -224,6 +226,24 @@ def test_blocks_share_no_chunk_and_no_page_of_a_row(tmp_path, out, quantum):
     shape, dtype = (8 if "zarr" not in out else 2048, cols), "f4" if "bin" in out else "f8"
     with hdgemm.create(f"{tmp_path}/{out}", shape, dtype) as c:
         assert quantum_of(c.operand.matrix) == quantum
+
+
+def test_an_asynchronous_client_is_refused(client, case):
+    folder, *_ = case
+
+    async def call():
+        async with distributed.Client(client.scheduler.address, asynchronous=True) as opened:
+            with pytest.raises(InputError, match="client is asynchronous"):
+                run(opened, case, folder / "C.npy")
+            with (
+                pytest.raises(InputError, match="client is asynchronous"),
+                hdgemm.cluster.row_passes(opened),
+            ):
+                pass
+            await asyncio.to_thread(run, client, case, folder / "C.npy")
+
+    asyncio.run(call())
+    assert (folder / "C.npy").exists()
 
 
 def test_what_other_machines_cannot_reach_is_refused(client, case):
