@@ -345,7 +345,7 @@ def prepare(
         on_devices = strategy_of(strategy, run.options, in_memory=in_array)
         if in_array:
             folder = folder_of(source)
-            plan = plan_in_array("cholesky", source.shape, output.form.dtype, folder, run.options)
+            plan = plan_in_array("cholesky", source, output.form.dtype, folder, run.options)
         else:
             matrix = source if lower else source.T
             plan = plan_for("cholesky", matrix, output, run, transposed=not lower)

@@ -223,7 +223,7 @@ def prepare(
         plan = resident
         if plan is None and output.in_array:
             folder = folder_of(source)
-            plan = plan_in_array("lu", source.shape, output.form.dtype, folder, run.options)
+            plan = plan_in_array("lu", source, output.form.dtype, folder, run.options)
         elif plan is None:
             plan = plan_for("lu", source, output, run)
         mirror = mirrored(source)

@@ -310,7 +310,7 @@ def prepare(
         on_devices = strategy_of(strategy, run.options, in_memory=not on_disk(a, out))
         if on_devices is not None:
             dtype = source.dtype.newbyteorder("=")
-            plan = plan_in_array("qr", source.shape, dtype, None, run.options)
+            plan = plan_in_array("qr", source, dtype, None, run.options)
             outs = q_out, r_out
             yield Prepared(
                 plan,

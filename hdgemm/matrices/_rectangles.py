@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Bytes that are taken from a store at a time, where one chunk is not more.
 BLOCK_BYTES: Final = 4 << 20
+#: Bytes of a chunk from which on several decoded at once would hold much memory.
+_LARGE: Final = 16 << 20
 
 
 def check_unit(nbytes: int, what: str, advice: str) -> None:
@@ -95,6 +97,9 @@ class RectangleMatrix(Matrix):
         self._keeps = keeps and chunk is not None
         self._at_once = at_once
         self._kept: tuple[tuple[int, int], NDArray[Any]] | None = None
+        large = chunk is not None and chunk[0] * chunk[1] * np.dtype(store.dtype).itemsize > _LARGE
+        #: Threads that read one large chunk decode it once.
+        self._keeping: AbstractContextManager[Any] = threading.Lock() if large else nullcontext()
         self.home = home
         self.source = id(store) if source is None else source
         self.dtype = np.dtype(store.dtype)
@@ -106,7 +111,9 @@ class RectangleMatrix(Matrix):
     def read(self, row: int, col: int, out: NDArray[Any]) -> None:
         """Fill `out` from the rectangle at ``[row, col]``, converting to its dtype."""
         if self._keeps and (whole := self._chunk_around(row, col, out.shape)) is not None:
-            copy_converted(out, self._part_of_chunk(whole, row, col, out.shape))
+            with self._keeping:
+                part = self._part_of_chunk(whole, row, col, out.shape)
+            copy_converted(out, part)
             return
         blocks = list(self._blocks(row, col, out.shape))
         reading: list[Callable[[Bounce], None]] = [

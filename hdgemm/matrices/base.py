@@ -6,6 +6,7 @@ implementations know rows only.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,6 +66,11 @@ class Matrix:
             return 0, 0
         (row, col), (high, wide) = self.origin, self.chunk
         return row % high, col % wide
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of an encoded chunk when it is decoded; 0 for other formats."""
+        return math.prod(self.chunk or (0,)) * self.dtype.itemsize if self.encoded else 0
 
     @property
     def span(self) -> tuple[int, int]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 import numpy as np
 
 from hdgemm.dtypes import CONVERTED, SUPPORTED, WHOLE
-from hdgemm.errors import InputTypeError
+from hdgemm.errors import DoesNotFitError, InputTypeError
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -23,6 +24,8 @@ _ADVICE: Final = {
     "O": "give it a number type with .astype('float64')",
     "V": "take one field of it; bfloat16 has the dtype of ml_dtypes",
 }
+#: Bytes of a chunk, as stored and decoded, that are not counted as host memory.
+_SMALL_CHUNKS: Final = 128 << 20
 
 
 def check_dtype(wanted: DTypeLike, what: str, also: Collection[str] = ()) -> np.dtype[Any]:
@@ -111,3 +114,15 @@ def rectangles(shape: tuple[int, int], most: int) -> Iterator[tuple[int, int, in
     for row in range(0, height, rows):
         for col in range(0, width, cols):
             yield row, col, min(rows, height - row), min(cols, width - col)
+
+
+def check_decoded(chunk_bytes: int, what: str, limit: int) -> None:
+    """Raise `DoesNotFitError` where an encoded chunk, as stored and decoded, exceeds a limit.
+
+    Small chunks fit the memory beside `host_memory`, which the interpreter and BLAS take, too.
+    """
+    if 2 * chunk_bytes > max(limit, _SMALL_CHUNKS):
+        size = format_size(chunk_bytes)
+        raise DoesNotFitError.within(
+            f"decoding a chunk of {what}, {size}, beside its stored bytes", 2 * chunk_bytes, limit
+        )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from hdgemm.machine.rates import Machine
+from hdgemm.matrices.layout import check_decoded
 from hdgemm.matrices.transfer import BOUNCE_BYTES
 from hdgemm.pipeline.abft import TileChecks
 from hdgemm.pipeline.devices.widened_gemm import SUM_BYTES
@@ -93,6 +94,9 @@ def case_for(
     the host memory, each an equal part.
     """
     share = (options.host_bytes or machine.host_bytes) // members
+    if problem.in_files:
+        for name, spec in zip("ABC", (problem.a, problem.b, problem.c), strict=True):
+            check_decoded(_chunk_bytes(spec) * spec.encoded, name, share * members)
     host = share - reserved_bytes(problem, share * members) // members
     on_device = device.limit(options.device_bytes) or share
     checks = options.checks_tiles

@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import h5py
@@ -12,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import hdgemm
+from hdgemm import linalg
 from hdgemm.machine.rates import Machine
 from hdgemm.matrices._rectangles import RectangleMatrix
 from hdgemm.matrices.operands import open_operand
@@ -319,3 +321,42 @@ def test_reads_of_a_chunk_s_parts_decode_it_once():
             matrix.read(row, 22, out)
             np.testing.assert_array_equal(out, store.x[row : row + 1, 22:35])
         assert len(store.reads) == times
+
+
+CALLS = {
+    "matmul": lambda a, options: hdgemm.matmul(a, np.ones((30, 2)), options=options),
+    "svdvals": lambda a, options: linalg.svdvals(a, options=options),
+    "lu_factor": lambda a, options: linalg.lu_factor(hdgemm.open(a)[:20, :20], options=options),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", ["zarr", "hdf5"])
+def test_a_chunk_larger_than_the_memory_is_refused(tmp_path, kind, call):
+    # Decoded, with its stored bytes, it took 720 MB where 40 MB were allowed.
+    chunk = 300_000, 30  # 72 MB, of one value
+    if kind == "zarr":
+        a = tmp_path / "a.zarr"
+        zarr.create_array(a, shape=chunk, chunks=chunk, dtype="f8", fill_value=1)
+    else:
+        a = f"{tmp_path / 'a.h5'}::a"
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("a", chunk, "f8", chunks=chunk, compression="gzip", fillvalue=1)
+    with pytest.raises(hdgemm.DoesNotFitError, match=r"decoding a chunk of .*72\.0 MB") as error:
+        CALLS[call](a, hdgemm.Options(host_memory="100MB", devices="host"))
+    assert error.value.requested == 144_000_000
+    assert error.value.available == 100_000_000
+
+
+def test_threads_that_read_one_large_chunk_decode_it_once(tmp_path):
+    counted = CountingStore(MemoryStore())
+    shape = 70_000, 31  # 17 MB
+    array = zarr.create_array(counted, shape=shape, chunks=shape, dtype="f8")
+    array[:] = 1.0
+    counted.counts.clear()
+    matrix = open_operand(array).matrix
+    parts = [(top, np.empty((7000, 31))) for top in range(0, 70_000, 7000)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda part: matrix.read(part[0], 0, part[1]), parts))
+    assert all((part == 1.0).all() for _, part in parts)
+    assert set(counted.counts.values()) == {1}

@@ -17,6 +17,7 @@ from hdgemm.machine.limits import host_bytes
 from hdgemm.machine.rates import assumed
 from hdgemm.matrices.base import Converted
 from hdgemm.matrices.filematrix import FileMatrix
+from hdgemm.matrices.layout import check_decoded
 from hdgemm.matrices.planned import PlannedMatrix
 from hdgemm.matrices.read_ahead import STREAM_BYTES
 from hdgemm.matrices.transfer import BOUNCE_BYTES
@@ -56,9 +57,15 @@ def plan_for(
     A `new` output may hold copies of slabs before they are stored.
     """
     found = (a.dtype if dtype is None else dtype).newbyteorder("=")
+    _check_chunks(a, run.options)
     machine = machine_of(a.shape, found, folder_of(out, a), run)
     storage = storage_of(a, out, new=new)
     return slabs_for(kind, a.shape, found.name, machine, run, storage=storage, durable=durable)
+
+
+def _check_chunks(a: StoredMatrix, options: Options) -> None:
+    matrix = a.operand.matrix
+    check_decoded(matrix.decoded_bytes, matrix.name, host_bytes(options))
 
 
 def storage_of(a: StoredMatrix, out: StoredMatrix, *, new: bool) -> Storage:
@@ -74,10 +81,10 @@ def storage_of(a: StoredMatrix, out: StoredMatrix, *, new: bool) -> Storage:
 
 
 def plan_in_array(
-    kind: Kind, shape: tuple[int, int], dtype: np.dtype[Any], folder: Path | None, options: Options
+    kind: Kind, a: StoredMatrix, dtype: np.dtype[Any], folder: Path | None, options: Options
 ) -> SlabPlan:
-    """Return the plan of a factorisation in the array that the result is, of a matrix in a folder
-    or in RAM.
+    """Return the plan of a factorisation in the array that the result is, of A in a folder or in
+    RAM.
 
     The array is the caller's: the memory limit is for the buffers through which a file is read. The
     expected duration is LAPACK's, at an assumed rate: to measure one could take longer.
@@ -87,12 +94,13 @@ def plan_in_array(
     DoesNotFitError
         When those buffers do not fit: `missing` in bytes.
     """
+    _check_chunks(a, options)
     limit, held = host_bytes(options), 0 if folder is None else BOUNCE_BYTES
     if held > limit:
-        m, n = shape
+        m, n = a.shape
         what = f"{kind} of a {m}×{n} {dtype.name} matrix, read from a file into an array,"
         raise DoesNotFitError.within(what, held, limit)
-    plan = SlabPlan.of_array(kind, *shape, dtype.name, limit)
+    plan = SlabPlan.of_array(kind, *a.shape, dtype.name, limit)
     machine = assumed(DeviceSpec())
     reading = 0.0 if folder is None else plan.planned_bytes["load1"] / machine.disk_read
     seconds = reading + plan.flops / machine.flop_rate(dtype.name)

@@ -12,6 +12,7 @@ from hdgemm.linalg.planning.device_tiles import STAGING_BYTES
 from hdgemm.linalg.planning.devices import factor_device
 from hdgemm.linalg.planning.rows import plan_pass
 from hdgemm.machine.limits import cores, host_bytes
+from hdgemm.matrices.layout import check_decoded
 from hdgemm.pipeline.plan import OperandSpec, Problem, flops_per_multiply_add
 from hdgemm.planning.slow_plan import MORE_MEMORY, warn_if_slow
 from hdgemm.run.members import WORTH_AN_ACCELERATOR, best_device, update_devices
@@ -45,6 +46,7 @@ def rows_for(
         device that the options name: `device`.
     """
     memory, dtype = host_bytes(run.options), np.dtype(shape.dtype)
+    check_decoded(shape.chunk_bytes, str(shape), memory)
     plan = _plan(shape, works, memory, run)
     # The product with as many operations.
     depth = plan.flops // max(1, plan.m * plan.n * flops_per_multiply_add(shape.dtype))

@@ -55,7 +55,8 @@ class RowShape(NamedTuple):
     The first `made` columns of A are made in memory: a column of ones. `orders` names the orders,
     ``"C"`` and ``"F"``, of an array A in which reducers can work: its rows are neither read nor
     copied. It is empty where blocks are copies. With `by_columns`, a file has the elements of each
-    column of A, not of each row, one after the other.
+    column of A, not of each row, one after the other. `chunk_bytes` are the bytes of the largest
+    encoded chunk.
     """
 
     m: int
@@ -65,6 +66,7 @@ class RowShape(NamedTuple):
     made: int = 0
     orders: str = ""
     by_columns: bool = False
+    chunk_bytes: int = 0
 
     def __str__(self) -> str:
         return f"a {self.m}×{self.n - self.made} {self.dtype} matrix"

@@ -74,7 +74,10 @@ class TallRows:
         (m, n), p = self.a.shape, 0 if self.b is None else self.b.shape[1]
         orders = "" if self.array is None else _orders(self.array)
         columns, made = self.a.order == "F", int(self.ones)
-        return RowShape(m, n + made, p, self.dtype.name, made, orders, by_columns=columns)
+        chunk = max(
+            each.operand.matrix.decoded_bytes for each in (self.a, self.b) if each is not None
+        )
+        return RowShape(m, n + made, p, self.dtype.name, made, orders, columns, chunk)
 
     @property
     def transforms(self) -> bool:
