@@ -26,6 +26,7 @@ from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.base import Converted, Operand
 from hdgemm.matrices.stored import StoredMatrix
 from hdgemm.pipeline.devices.host_blas import blas_threads
+from hdgemm.pipeline.timeline import EventBuffer
 from hdgemm.progress import Callbacks
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 #: Blocks of a piece at least: nothing is reduced while the first one is read.
 _BLOCKS: Final = 32
+#: Events of the operations of a piece that are kept, and sent to the client.
+_MOST_EVENTS: Final = 256
 #: Passes whose files a worker remembers to have compared with the client's.
 _MOST_COMPARED: Final = 64
 
@@ -211,7 +214,7 @@ def reduce_rows(job: RowJob, first: int, last: int) -> Reduced:
         run = RowPass(rows, reducers, plan, callbacks, first=first).run
         beside = plan.host_bytes * (threads + 1) <= memory
         _run_and_leave(run, reads, stack, beside=beside)
-    return Reduced(reducers, Receipt(str(worker.name), reads.events))
+    return Reduced(reducers, Receipt(str(worker.name), tuple(reads.events)))
 
 
 def _plan(shape: RowShape, reducers: Sequence[Reducer], memory: int, forced: int | None) -> RowPlan:
@@ -225,7 +228,7 @@ def _plan(shape: RowShape, reducers: Sequence[Reducer], memory: int, forced: int
 
 
 class _Reads:
-    """The operations of a pass, and whether its last block is read.
+    """The operations of a pass, joined where they are many, and whether its last block is read.
 
     Parameters
     ----------
@@ -234,7 +237,7 @@ class _Reads:
     """
 
     def __init__(self, blocks: int) -> None:
-        self.events: list[Event] = []
+        self.events = EventBuffer(_MOST_EVENTS)
         self.ended = threading.Event()
         self._left = set(range(blocks))
 

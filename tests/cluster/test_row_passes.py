@@ -149,6 +149,18 @@ def test_a_worker_begins_its_next_piece_when_the_last_block_is_read(monkeypatch,
     assert not LEAVING.locked()
 
 
+def test_the_events_of_a_piece_of_many_blocks_are_joined():
+    count, reads = 3000, Reads(3000)
+    for block in range(count):
+        for stage, at in (("load1", block), ("mult1", block + 0.5)):
+            reads.note(Event("host", stage, block, 0, block, at, at + 0.25, 8, 3))
+    events = tuple(reads.events)
+    assert len(events) <= 256
+    assert sum(event.operations for event in events) == 2 * count
+    assert sum(event.nbytes for event in events) == 16 * count
+    assert reads.ended.is_set()
+
+
 def test_one_task_at_a_time_has_left_the_threads(monkeypatch):
     monkeypatch.setattr(distributed, "secede", pytest.fail)
     with LEAVING, ExitStack() as stack:
