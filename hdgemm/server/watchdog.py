@@ -91,6 +91,15 @@ def read_order(pipe: int) -> dict[str, Any]:
     return order
 
 
+def end_orphan(pipe: int) -> None:
+    """End this process where its supervisor died before it called `die_with_parent`.
+
+    The order was in the pipe already, which is closed now.
+    """
+    if select.select([pipe], [], [], 0)[0] and not os.read(pipe, 1):
+        raise SystemExit(ORPHANED)
+
+
 class Watchdog:
     """Ends this process when a pipe closes, or when the lease ran out unrenewed.
 

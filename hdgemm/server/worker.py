@@ -289,6 +289,7 @@ def main() -> None:
     watchdog.die_with_parent()
     watchdog.name_process(WORKER_NAME)
     settings = Settings(**watchdog.read_order(sys.stdin.fileno()))
+    watchdog.end_orphan(sys.stdin.fileno())
     fork_server = ForkServer(settings.library, by_fork=True)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     run_worker(settings, fork_server)

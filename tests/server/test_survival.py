@@ -17,9 +17,10 @@ import pytest
 
 from hdgemm.errors import HdgemmError, InputError, MatrixIOError
 from hdgemm.linalg import SingularMatrixError
-from hdgemm.server.database import Database
+from hdgemm.server.database import Database, open_database
 from hdgemm.server.fork_server import JOB_NAME, SERVER_NAME
 from hdgemm.server.references import OperandFiles
+from hdgemm.server.watchdog import ORPHANED, start_with_order
 from hdgemm.server.worker import WORKER_NAME
 from tests.server.harness import (
     LIMIT,
@@ -185,6 +186,17 @@ def test_a_killed_worker_takes_its_job_process_along_and_the_job_is_taken_up(
     hold.unlink()
     assert finished(slow.http, job_id)["status"] == "successful"
     np.testing.assert_allclose(result(slow, job_id), expected(slow.settings))
+
+
+def test_a_worker_that_starts_as_its_server_dies_ends_too(settings: Settings) -> None:
+    open_database(settings).close()
+    order = settings.model_dump(mode="json")
+    process = start_with_order("hdgemm.server.worker", order, stderr=subprocess.PIPE)
+    try:
+        _, errors = process.communicate(timeout=LIMIT)  # closes the pipe, as a dying server
+    finally:
+        process.kill()
+    assert (process.returncode, errors) == (ORPHANED, b"")
 
 
 def test_a_killed_server_loses_nothing_it_accepted(slow: Live, hold: Path) -> None:
