@@ -207,7 +207,7 @@ export function planFacts(plan, needs) {
     ...PLAN.map(([name, value]) => [name, value(plan ?? {}) || null]).map(([name, value]) =>
       [name, value === null ? null : `${value}`]),
     ["Memory held", bytes(needs.host_bytes)],
-    ["Disk for the result", needs.disk_bytes ? bytes(needs.disk_bytes) : null],
+    ["Disk space", needs.disk_bytes ? bytes(needs.disk_bytes) : null],
     ["Devices", needs.devices.join(", ")],
   ]);
 }
