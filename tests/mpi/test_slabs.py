@@ -5,9 +5,12 @@ import importlib.util
 import numpy as np
 import pytest
 
-from hdgemm.errors import DoesNotFitError
+import hdgemm
+from hdgemm import mpi
+from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.mpi.slabs.plan import Slabs, fitting, slab_bytes
 from hdgemm.mpi.variant import Variant
+from hdgemm.options import Options
 from tests.mpi.ranks import CASES, MPIEXEC, mpiexec, ranks_of
 
 parallel = pytest.mark.skipif(
@@ -31,6 +34,21 @@ def test_slabs_on_every_grid(tmp_path, mpi, grids):
         mpi=mpi,
     )
     assert done.stdout.splitlines() == ["ok"], done.stderr
+
+
+def test_rows_of_u_go_to_no_column_major_file(tmp_path):
+    np.save(tmp_path / "S.npy", 300 * np.eye(300) + 1)
+    variant = {"nb": 16, "grid": (1, 1)}
+    options = Options(host_memory=slab_bytes(Variant(300, 16, (1, 1)), 64, 8), threads=1)
+    out = f"{tmp_path}/U.bin::300x300:float64"
+    with pytest.raises(InputError, match="slabs of U are whole rows"):
+        mpi.cholesky(tmp_path / "S.npy", out=f"{out}:F", options=options, **variant)
+    assert [path.name for path in tmp_path.iterdir()] == ["S.npy"]
+    reports = []
+    mpi.cholesky(tmp_path / "S.npy", out=out, options=options, report=reports.append, **variant)
+    u = np.asarray(hdgemm.open(out))
+    assert reports[0].slabs > 1
+    assert np.allclose(u.T @ u, 300 * np.eye(300) + 1, atol=1e-11)
 
 
 @pytest.mark.parametrize("n", [1, 7, 1000, 1013])

@@ -83,9 +83,15 @@ class SlabCheckpoint(Checkpoint):
     """The journal of one run, and the file of its factors; on rank 0 alone."""
 
     def __init__(self, call: SlabCall) -> None:
-        place = ResultPlace.aside(
-            call.place, call.a.shape, call.dtype, "C" if call.flipped else "F"
-        )
+        order = "C" if call.flipped else "F"
+        if call.flipped and call.place.kind.order(call.place, order) != order:
+            raise InputError(
+                f"{call.place} is column-major, and slabs of U are whole rows, each of which one "
+                "rank stores: leave out :F, give out as a .npy file, or give host_memory for the "
+                "whole matrix",
+                path=str(call.place.path),
+            )
+        place = ResultPlace.aside(call.place, call.a.shape, call.dtype, order)
         dealt = {"grid": list(call.variant.grid), "nb": call.variant.nb}
         arguments = {**dealt, **call.arguments}
         identity = Identity.of(f"mpi.{call.routine}", arguments, {"A": call.a.operand}, place)
