@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import signal
 import threading
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ import pytest
 
 import hdgemm
 from hdgemm import linalg
-from hdgemm.cluster import row_passes
+from hdgemm.cluster import _row_tasks as row_tasks, row_passes
 from hdgemm.cluster._row_tasks import (
     _LEAVING as LEAVING,
     _Reads as Reads,
@@ -103,14 +104,37 @@ def test_pieces_are_few_and_small(m, n, rows, pieces):
     assert -(-m // rows) == pieces
 
 
+def wait_for_all(folder, workers):
+    """Let each piece on this worker wait until all workers have begun one."""
+    kept = row_tasks._plan
+
+    def plan(*arguments):
+        (folder / f"{os.getpid()}").touch()
+        wait_for(lambda: len(list(folder.iterdir())) == workers)
+        return kept(*arguments)
+
+    row_tasks._plan = plan
+    row_tasks._plan.kept = kept
+
+
+def wait_no_more():
+    row_tasks._plan = row_tasks._plan.kept
+
+
 def test_each_pass_gives_pieces_to_all_workers(client, case):
     """Also when the scheduler knows groups of tasks of earlier passes."""
-    folder, *_ = case
-    for _ in range(6):
-        events = []
-        with row_passes(client, options=TILES):
-            linalg.norm(folder / "A.npy", observer=events.append)
-        assert len({event.device for event in events}) == len(client.nthreads()) > 1
+    (folder, *_), workers = case, len(client.nthreads())
+    assert workers > 1
+    for number in range(6):
+        events, begun = [], folder / f"{number}"
+        begun.mkdir()
+        client.run(wait_for_all, begun, workers)
+        try:
+            with row_passes(client, options=TILES):
+                linalg.norm(folder / "A.npy", observer=events.append)
+        finally:
+            client.run(wait_no_more)
+        assert len({event.device for event in events}) == workers == len(list(begun.iterdir()))
 
 
 def test_the_client_sleeps_until_a_piece_is_reduced(client, case, monkeypatch):
