@@ -179,7 +179,8 @@ class Moments(Gram):
             row = np.asfortranarray(step.astype(a.dtype)[np.newaxis, :])
             gemm(-1.0, block.a[:, :1], row, a)
             mean += row[0]
-        self.spread |= np.any(a, axis=0, where=np.diagonal(self.gram) == 0)
+        (flat,) = np.nonzero(np.diagonal(self.gram) == 0)
+        self.spread[flat] |= a[:, flat].any(axis=0)
         self._add(a)
         self._join(weight, mean)
 

@@ -35,10 +35,10 @@ class ColumnSpan:
 
     def then(self, run: Callable[[], None], *after: Call[None]) -> Call[None]:
         """Queue a task that follows the last one on this span, and others."""
-        future = self._team.submit(run, (*self.latest, *after))
-        self.latest = (future,)
-        self.slab.tasks.append((self.place, future))
-        return future
+        task = self._team.submit(run, (*self.latest, *after))
+        self.latest = (task,)
+        self.slab.tasks.append((self.place, task))
+        return task
 
     def block(self, top: int) -> FactoredColumns:
         """Return these columns from row `top` on, as they update the spans right of them."""
