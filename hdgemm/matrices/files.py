@@ -100,11 +100,13 @@ class BlockFile:
     that is open already, and may have no name.
     """
 
+    #: Before the file is open, as where the constructor is interrupted.
+    _fd = _direct_fd = -1
+
     def __init__(
         self, path: Path, *, writable: bool = False, direct: bool = True, fd: int | None = None
     ) -> None:
         self.path = path
-        self._fd = self._direct_fd = -1
         mode = os.O_RDWR if writable else os.O_RDONLY
         self._fd = open_regular(path, mode) if fd is None else fd
         status = os.fstat(self._fd)

@@ -618,3 +618,7 @@ def test_a_thread_frees_the_file_of_a_draft_that_is_discarded(tmp_path, monkeypa
     hold.set()
     draft.wait_for_freed_space()
     assert freed == [4096 + 80_000]
+
+
+def test_a_file_whose_constructor_was_interrupted_is_closed():
+    BlockFile.__new__(BlockFile).close()
