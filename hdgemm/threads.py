@@ -8,7 +8,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
-from hdgemm.errors import CancelledRunError
+from hdgemm.errors import CancelledRunError, InputError
 from hdgemm.machine.limits import thread_limit
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 RUNNING: Final[set[Callable[[BaseException], object]]] = set()
 os.register_at_fork(after_in_child=RUNNING.clear)
 
-#: Seconds after which a waiting caller looks for an interrupt, and for the end of the thread.
+#: Seconds after which a waiting caller looks for an interrupt, and for the end of the thread: an
+#: untimed wait can miss an interrupt that comes as it begins.
 _INTERRUPTIBLE: Final = 0.2
 _Result = TypeVar("_Result")
 
@@ -45,6 +46,31 @@ class Gate:
         """Wait until it is open, at most `timeout` seconds; can be interrupted and called again."""
         if not self.is_open and self._lock.acquire(timeout=timeout):
             self._lock.release()
+
+
+class Origin:
+    """The process that made this object, for an iterator that waits for threads: a forked child has
+    none of them.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._process = os.getpid()
+
+    @property
+    def here(self) -> bool:
+        """Whether this process is the one: a forked child may not take its locks either."""
+        return os.getpid() == self._process
+
+    def check(self) -> None:
+        """Raise `InputError` in a forked child."""
+        if not self.here:
+            raise InputError(
+                f"process {self._process} began this {self._what}, and this is its fork "
+                f"{os.getpid()}: begin another one here",
+                begun_by=self._process,
+                process=os.getpid(),
+            )
 
 
 class Worker(threading.Thread):

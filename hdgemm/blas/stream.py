@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hdgemm.blas.products import multiply
 from hdgemm.call.keywords import RunKeywords, public_call
 from hdgemm.errors import CancelledRunError
-from hdgemm.matrices.origin import Origin
 from hdgemm.run.session import Session
-from hdgemm.threads import RUNNING
+from hdgemm.threads import RUNNING, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

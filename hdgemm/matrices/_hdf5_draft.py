@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from hdgemm.errors import InputError
 from hdgemm.matrices._hdf5 import library, load_h5py, open_file
 from hdgemm.matrices._hdf5_links import check_links
-from hdgemm.matrices.draft import Draft, allocate, aside, no_space, real_path, require_space
+from hdgemm.matrices.draft import (
+    Draft,
+    allocate,
+    aside,
+    final_name,
+    no_space,
+    real_path,
+    require_space,
+)
 from hdgemm.matrices.filematrix import FileMatrix
 from hdgemm.matrices.files import BlockFile, check_regular, sync_file
 from hdgemm.matrices.layout import check_written
@@ -23,10 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from hdgemm.matrices.base import Matrix
-
-
-#: The name that `aside` gives to the draft of a dataset.
-_DRAFT: Final = re.compile(r"(.*/)\.([^/]+)\.[0-9a-f]{8}\.part")
 
 
 class _DatasetDraft(Draft[FileMatrix]):
@@ -205,7 +208,7 @@ def _is_made_of(group: Any, name: str, items: set[str]) -> bool:
                 return False
             if not _is_made_of(node, whole, items):
                 return False
-        elif not isinstance(node, h5py.Dataset) or _DRAFT.sub(r"\1\2", whole) not in items:
+        elif not isinstance(node, h5py.Dataset) or f"{name}/{final_name(member)}" not in items:
             return False
     return True
 

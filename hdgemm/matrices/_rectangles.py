@@ -97,12 +97,12 @@ class RectangleMatrix(Matrix):
         self._keeps = keeps and chunk is not None
         self._at_once = at_once
         self._kept: tuple[tuple[int, int], NDArray[Any]] | None = None
-        large = chunk is not None and chunk[0] * chunk[1] * np.dtype(store.dtype).itemsize > _LARGE
-        #: Threads that read one large chunk decode it once.
-        self._keeping: AbstractContextManager[Any] = threading.Lock() if large else nullcontext()
         self.home = home
         self.source = id(store) if source is None else source
         self.dtype = np.dtype(store.dtype)
+        large = self.decoded_bytes > _LARGE
+        #: Threads that read one large chunk decode it once.
+        self._keeping: AbstractContextManager[Any] = threading.Lock() if large else nullcontext()
         self._reading: AbstractContextManager[Any] = lock or nullcontext()
         # Two tiles in one chunk must not be merged into it at once.
         self._writing: AbstractContextManager[Any] = lock or threading.Lock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import secrets
 import shlex
@@ -193,6 +194,12 @@ def aside(path: Path, mark: int | None = None) -> Path:
     suffix = f".{mark:08x}.part"
     name = os.fsencode(path.name)[: _LONGEST_NAME - 1 - len(suffix)].decode(errors="ignore")
     return path.with_name(f".{name}{suffix}")
+
+
+def final_name(name: str) -> str:
+    """Return the name, perhaps cut, from which `aside` made a name; any other name itself."""
+    made = re.fullmatch(r"\.(.+)\.[0-9a-f]{8}\.part", name)
+    return name if made is None else made[1]
 
 
 def reserve(

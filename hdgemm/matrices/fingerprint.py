@@ -113,8 +113,9 @@ def unchanged(inputs: Mapping[str, Operand], c: Matrix) -> Iterator[None]:
 
 @contextmanager
 def opened_by_name(inputs: Mapping[str, Matrix]) -> Iterator[None]:
-    """Check that the files of inputs keep their names while other processes open them again and
-    again, or `MatrixIOError`; this process reads what it has opened, whatever has its name.
+    """Raise `MatrixIOError` on leaving where the name of an input leads to another file.
+
+    Other processes open the inputs by their names, several times; this one keeps its files open.
     """
     yield
     for letter, matrix in inputs.items():

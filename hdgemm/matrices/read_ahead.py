@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeVar
 
-from hdgemm.matrices.origin import Origin
 from hdgemm.matrices.transfer import array_at
-from hdgemm.threads import WorkerPool
+from hdgemm.threads import Origin, WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -20,6 +20,7 @@ import numpy as np
 
 from hdgemm.errors import DoesNotFitError
 from hdgemm.matrices._conversion_copy import copy_converted
+from hdgemm.threads import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,8 +35,6 @@ DISK_THREADS: Final = 4
 BOUNCE_SIZE: Final = 1 << 20
 #: Bytes of host memory that moving matrices may hold beyond the callers' own, in all.
 BOUNCE_BYTES: Final = DISK_THREADS * BOUNCE_SIZE
-#: Seconds after which a waiting caller looks for an interrupt.
-_INTERRUPTIBLE: Final = 0.2
 #: Spans shorter than this, in bytes, go through the page cache unless they are whole blocks: the
 #: edges of a direct request would cost more than copying.
 SHORT: Final = 256 << 10
@@ -194,10 +193,13 @@ class Transfer:
         self.pieces: Iterator[Callable[[Bounce], None]] = iter(pieces)
         self.running = 0
         self.error: BaseException | None = None
-        self.ended = False
-        self._gate = threading.Lock()  # locked until then
-        self._gate.acquire()
+        self._end = Gate()
         self._start = self.end = time.perf_counter()
+
+    @property
+    def ended(self) -> bool:
+        """Whether no piece runs any more, nor will."""
+        return self._end.is_open
 
     def wait(self) -> None:
         """Return when no piece runs any more; raise the first error.
@@ -220,14 +222,12 @@ class Transfer:
     def end_now(self) -> None:
         """Note that no piece runs any more, nor will."""
         if not self.ended:
-            self.end, self.ended = time.perf_counter(), True
-            self._gate.release()
+            self.end = time.perf_counter()
+            self._end.open()
 
     def _wait_ended(self) -> None:
         while not self.ended:
-            # An untimed wait can miss an interrupt that comes as it begins.
-            if self._gate.acquire(timeout=_INTERRUPTIBLE):
-                self._gate.release()
+            self._end.wait()
 
     def interval(self) -> tuple[float, float]:
         """Return when it was begun and when it ended, on `time.perf_counter`'s clock."""
