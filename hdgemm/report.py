@@ -154,7 +154,7 @@ class Report:
         Small results as plain values, by name, such as the rank that `linalg.lstsq` found; for
         runs by the command line and the service, which return no arrays.
     warnings
-        Messages of the warnings of such a run, such as of an ill-conditioned matrix.
+        Messages of the warnings of such a run, for example that a matrix is ill-conditioned.
 
     See Also
     --------

@@ -275,7 +275,7 @@ def _operand_words(routine: Routine | None, *, numbers: bool) -> tuple[int, int,
         return 1, 2, "N, M N, or files"
     first, second = routine.operands
     most = 3 if numbers else 2
-    if first.columns == second.rows:  # a product, for whose columns there is no usual number
+    if first.columns == second.rows:  # a product: B has no usual number of columns
         return most, most, "M N and the columns of op(B), or the files A and B"
     return 1, most, "N, M N, M N P, or files"
 

@@ -255,7 +255,7 @@ def run_product(
 
 
 def check_client(client: Any) -> None:
-    """Refuse what is no Dask client, and one whose methods return coroutines."""
+    """Refuse objects that are no Dask client, and asynchronous clients."""
     if not isinstance(client, dask_client()):
         raise InputError(
             f"client must be a distributed.Client, got {type(client).__name__}: "

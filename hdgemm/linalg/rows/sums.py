@@ -138,7 +138,7 @@ class Moments(Gram):
     gram
         The lower triangle of ``(A - mean)^H·W·(A - mean)``.
     spread
-        Whether a column has two different elements, as far as its sum of squares is zero.
+        Whether a column has different elements, for columns whose sum of squares is zero.
     """
 
     def __init__(self, n: int, dtype: np.dtype[Any]) -> None:
@@ -147,7 +147,7 @@ class Moments(Gram):
         self.spread = np.zeros(n, np.bool_)
 
     def out_of_range(self, m: int) -> NDArray[np.bool_]:
-        """Return the columns, of m elements, whose squares overflow, or lose digits to underflow.
+        """Mark the columns, each of m elements, whose squares overflow or lose digits to underflow.
 
         Columns with elements that are not finite are among them.
         """
