@@ -46,7 +46,7 @@ def test_the_site_builds_in_strict_mode(tmp_path):
 
 
 def test_no_line_breaks_an_option_of_a_command():
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="faq.md"))
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="tutorial.md"))
     html = "<p><code>hdgemm plan --host-memory 1GB</code> --plain</p><pre><code>a\n--b</code></pre>"
     marked = html.replace("--host-memory", "<span>--host-memory</span>")
     assert on_page_content(html, page) == marked
