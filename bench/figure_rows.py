@@ -1,4 +1,7 @@
-"""Rows of the tables of measured figures, each made of one result in bench/results."""
+"""Rows of the tables of measured figures, each made of one result in bench/results.
+
+The first cell of a row says what was measured, the others have the figures.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ def file_to_file(result: dict[str, Any]) -> list[str]:
         if share is not None:
             best = max(run["gflops"] for run in case["hdgemm"] if "gflops" in run)
             rows.append(
-                f"| {what} | {share['median']:.3f} of the speed of in-RAM `numpy.matmul`"
-                f" (best {share['max']:.3f}, {best:.0f} GFLOP/s);"
+                f"| {what} | {share['median']:.3f} of the best in-RAM `numpy.matmul`"
+                f" (best run {share['max']:.3f}, {best:.0f} GFLOP/s);"
                 f" cgroup peak {max(peaks):.0f} of {limit:.0f} MB |"
             )
         for name, peer in case["peers"].items():
@@ -28,20 +31,36 @@ def file_to_file(result: dict[str, Any]) -> list[str]:
     return rows
 
 
+def by_turns(result: dict[str, Any]) -> list[str]:
+    """Return the row of files against `numpy.matmul` of the same turn, and beside a reader."""
+    what = f"files, n = {result['n']}, {result['host_memory'] / 1e6:.0f} MB"
+    if "burnt" in result["environment"]["command"]:
+        what += ", beside half a busy core"
+    ratios = result["ratios"]
+    figures = f"{_spread(ratios['of_numpy'], 3)} of the `numpy.matmul` of the same turn"
+    if beside := ratios.get("of_numpy_beside_reader"):
+        figures += f", {_spread(beside, 3)} of it beside a process that reads as many bytes"
+    peak = max(run["cgroup_peak_bytes"] for run in result["hdgemm"]) / 1e6
+    return [f"| {what} | {figures}; cgroup peak {peak:.0f} MB |"]
+
+
+def _spread(found: dict[str, Any], digits: int) -> str:
+    """Return the median, and the least and the most where they differ from it."""
+    median_of, least, most = (f"{found[key]:.{digits}f}" for key in ("median", "min", "max"))
+    return median_of if least == most else f"{median_of} ({least}–{most})"
+
+
 def in_ram(result: dict[str, Any]) -> list[str]:
-    """Return the rows of matrices in RAM."""
-    rows = [
-        f"| in RAM, n = {n} | {size['share_best']:.3f} of the speed of `numpy.matmul` (best),"
-        f" {size['share_median']:.3f} (median) |"
-        for n, size in result["sizes"].items()
-    ]
+    """Return the rows of matrices in RAM, of the largest and the smallest order."""
+    n, size = max(result["sizes"].items(), key=lambda item: int(item[0]))
     tiny = result["overhead"]
     added = tiny["added_microseconds"]
-    rows.append(
-        f"| in RAM, n = {tiny['n']} | {added['median']:.1f} µs added to `numpy.matmul`"
-        f" (best {added['min']:.1f}) |"
-    )
-    return rows
+    large = f"{size['share_best']:.3f} of the speed of `numpy.matmul` (best)"
+    small = f"{added['median']:.1f} µs added to `numpy.matmul` (best {added['min']:.1f})"
+    return [
+        f"| in RAM, n = {n} | {large}, {size['share_median']:.3f} (median) |",
+        f"| in RAM, n = {tiny['n']} | {small} |",
+    ]
 
 
 def opencl_pipeline(result: dict[str, Any]) -> list[str]:
@@ -56,18 +75,19 @@ def opencl_pipeline(result: dict[str, Any]) -> list[str]:
 
 
 def opencl_kernel(result: dict[str, Any]) -> list[str]:
-    """Return the rows of the OpenCL kernel on resident data."""
+    """Return the rows of the OpenCL kernel on resident data of the largest order."""
     rows = []
     for name, dtype in sorted(key.split() for key in result if key != "environment"):
         measured = result[f"{name} {dtype}"]
-        for n, size in measured["sizes"].items():
-            peers = ", ".join(
-                f"{ratio:.2f} of {'`numpy.matmul`' if peer == 'numpy' else 'CLBlast'}"
-                for peer, ratio in size["kernel_to"].items()
-            )
-            platform = "PoCL" if "Portable" in measured["platform"] else "Intel"
-            rows.append(f"| {platform}, {dtype}, n = {n} | {peers} |")
+        n, size = max(measured["sizes"].items(), key=lambda item: int(item[0]))
+        of_numpy, of_clblast = (size["kernel_to"].get(peer) for peer in ("numpy", "clblast"))
+        platform = "PoCL" if "Portable" in measured["platform"] else "Intel"
+        rows.append(f"| {platform}, {dtype}, n = {n} | {_cell(of_numpy)} | {_cell(of_clblast)} |")
     return rows
+
+
+def _cell(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f}"
 
 
 def split(result: dict[str, Any]) -> list[str]:
@@ -97,34 +117,37 @@ def topk(result: dict[str, Any]) -> list[str]:
 
 
 def low_precision(result: dict[str, Any]) -> list[str]:
-    """Return a row for each case: the speed of each dtype against the arithmetic's."""
-    memory, rows = f"{result['host_memory'] / 1e6:.0f} MB", []
+    """Return a row for each case: the speed of each dtype to the speed of the product's dtype."""
+    rows = []
     for case in result["cases"]:
-        size = f"{case['m']}² by {case['n']} columns, {memory} ({case['limits']} limits)"
-        speeds = "; ".join(
-            f"{dtype} {found['median']:.2f} of {case['wide'][dtype]} "
-            f"({found['min']:.2f}–{found['max']:.2f})"
-            for dtype, found in case["speed"].items()
+        size = f"{case['m']}² by {case['n']} columns, {case['limits']} limits"
+        speeds = " | ".join(
+            _spread(case["speed"][dtype], 2) for dtype in ("int8", "float16", "bfloat16")
         )
         rows.append(f"| {size} | {speeds} |")
     return rows
 
 
 def tall(result: dict[str, Any]) -> list[str]:
-    """Return a row for each contender on a tall file."""
-    rows = [f"| A | {result['rows']:,} × {result['columns']}, k = {result['k']} |"]
+    """Return a row for each contender on a tall file: seconds, part of the bound, MB, error."""
+    rows = []
     for name, found in result["contenders"].items():
         if "status" in found:
-            rows.append(f"| {name} | {found['status']} after {found['seconds']:.0f} s |")
+            rows.append(f"| {name} | {found['status']} after {found['seconds']:.0f} | – | – | – |")
             continue
-        seconds, bound = found["seconds"], found.get("of_bound")
-        of_bound = f"; {bound['median']:.2f} of the bound" if bound else ""
+        bound = found.get("of_bound")
+        of_bound = f"{bound['median']:.2f}" if bound else "–"
         rows.append(
-            f"| {name} | {seconds['median']:.2f} s ({seconds['min']:.2f}–{seconds['max']:.2f})"
-            f"{of_bound}; {found['peak_bytes'] / 1e6:.0f} MB; "
-            f"error {found['error']:.1e}·s[0] |"
+            f"| {name} | {_spread(found['seconds'], 2)} | {of_bound} |"
+            f" {found['peak_bytes'] / 1e6:.0f} | {found['error']:.1e} |"
         )
     return rows
+
+
+def tall_file(result: dict[str, Any]) -> str:
+    """Return the size of a tall file, and the number of singular values."""
+    rows, columns = result["rows"], result["columns"]
+    return f"A of {rows:,} × {columns} ({8e-9 * rows * columns:.2g} GB), k = {result['k']}"
 
 
 def durable_overhead(result: dict[str, Any]) -> list[str]:
@@ -142,8 +165,7 @@ def tile_checks(result: dict[str, Any]) -> list[str]:
     """Return the rows of what checking each tile costs."""
     wheres = {"in_ram": "in RAM", "file_to_file": "files"}
     return [
-        f"| {text}, n = {n} | {measured['ratio']['median']:.3f} (median),"
-        f" {measured['ratio_of_best']:.3f} (best) |"
+        f"| {text}, n = {n} | {measured['ratio']['median']:.3f} | {measured['ratio_of_best']:.3f} |"
         for where, text in wheres.items()
         for n, measured in result[where].items()
     ]
@@ -155,23 +177,19 @@ def formats(result: dict[str, Any]) -> list[str]:
     for name, measured in result["formats"].items():
         what = f"{name} files, n = {result['n']}, {result['host_memory'] / 1e6:.0f} MB"
         if "share_of_in_ram" not in measured:
-            rows.append(f"| {what} | {measured['runs'][0]['status']} |")
+            rows.append(f"| {what} | {measured['runs'][0]['status']} | – |")
             continue
         share = measured["share_of_in_ram"]
         decoding = measured.get("decompression_seconds")
-        cost = "" if decoding is None else f"; decompression {decoding:.1f} s of load1"
-        rows.append(
-            f"| {what} | {share['median']:.3f} of in-RAM `numpy.matmul` (best {share['max']:.3f})"
-            f"{cost} |"
-        )
+        seconds = "–" if decoding is None else f"{decoding:.1f} s"
+        rows.append(f"| {what} | {share['median']:.3f} (best {share['max']:.3f}) | {seconds} |")
     return rows
 
 
 def overhead(result: dict[str, Any]) -> list[str]:
     """Return the rows of what the engine itself costs."""
     rows = [
-        f"| an operation of five stages, {name} | {case['executor_cpu']['median']:.0f} µs of CPU"
-        " time |"
+        f"| an operation, {name} | {case['executor_cpu']['median']:.0f} µs of CPU time |"
         for name, case in result["us_per_operation"]["recording"].items()
     ]
     for device, seconds in result["second_product_seconds"].items():
@@ -181,24 +199,21 @@ def overhead(result: dict[str, Any]) -> list[str]:
 
 
 def linalg(result: dict[str, Any]) -> list[str]:
-    """Return the rows of factorisations from file to file."""
+    """Return the rows of factorisations from file to file: ratios, part of the time in kernels."""
     rows = []
     devices = result.get("devices", "host")
-    where = "" if devices == "host" else f", slabs updated by {devices}"
+    where = "" if devices == "host" else f", slabs on {devices}"
     where += ", column-major" if result.get("order") == "F" else ""
     for name, measured in result.items():
         if not isinstance(measured, dict):
             continue
-        ratios = ", ".join(
-            f"{measured[f'of_{peer}']['median']:.3f} of {text}"
-            for peer, text in (("scipy", "SciPy in RAM"), ("gemm", "DGEMM in RAM"))
-            if f"of_{peer}" in measured
-        )
-        if ratios:
-            what = f"`{name}`, files, n = {result['n']}, {result['host_memory'] / 1e6:.0f} MB"
-            if devices == "host":
-                ratios += f"; cores in kernels {_in_kernels(measured, result):.0%} of the time"
-            rows.append(f"| {what}{where} | {ratios} |")
+        found = [measured.get(f"of_{peer}") for peer in ("scipy", "gemm")]
+        if any(found):
+            cells = [f"{ratio['median']:.3f}" if ratio else "–" for ratio in found]
+            cells.append(f"{_in_kernels(measured, result):.0%}" if devices == "host" else "–")
+            size = f"n = {result['n']}, {result['host_memory'] / 1e6:.0f} MB"
+            what = f"`{name}`, files, {size}{where}"
+            rows.append(f"| {what} | {' | '.join(cells)} |")
     return rows
 
 
@@ -241,25 +256,24 @@ def refine(result: dict[str, Any]) -> list[str]:
 
 
 def linalg_peers(result: dict[str, Any]) -> list[str]:
-    """Return how each peer factored under the memory limit, or how it failed."""
-    names = {"dask": "Dask", "memmap": "SciPy on a memory map", "hdgemm": "hdgemm"}
+    """Return how each peer factored under the memory limit, or how it failed.
+
+    Cells are seconds, peak in MB and residual.
+    """
+    names = {"dask": "Dask", "memmap": "SciPy, memmap", "hdgemm": "hdgemm"}
     rows = []
     for routine, found in result.items():
         if not isinstance(found, dict) or "turns" not in found:
             continue
         for peer, turns in found["turns"].items():
             turn = turns[-1]
-            outcome = turn["status"] + "".join(
-                f": `{words}`" for words in turn.get("last_words", ())
-            )
+            cells = f"{turn['status']}{''.join(f': `{x}`' for x in turn.get('last_words', ()))}"
+            cells += " | – | –"
             if turn["status"] == "done":
-                outcome = (
-                    f"{turn['seconds']:.1f} s, peak {turn['peak_bytes'] / 1e6:.0f} MB,"
-                    f" residual {turn['residual']:.2g}"
-                )
-            what = f"`{routine}`, n = {result['n']}"
-            limit = f"{result['host_memory'] / 1e6:.0f} MB"
-            rows.append(f"| {what}, {limit}, {names[peer]} | {outcome} |")
+                peak = turn["peak_bytes"] / 1e6
+                cells = f"{turn['seconds']:.1f} | {peak:.0f} | {turn['residual']:.2g}"
+            matrix = " of a permutation" if result.get("matrix") == "reversed" else ""
+            rows.append(f"| `{routine}`{matrix}, {names[peer]} | {cells} |")
     return rows
 
 
@@ -274,31 +288,26 @@ def cluster_virtual(result: dict[str, Any]) -> list[str]:
 
 
 def linpack(result: dict[str, Any]) -> list[str]:
-    """Return the rows of LINPACK against hpcc, on devices, and with and without overlaps."""
-    rows = [
+    """Return the rows of LINPACK against hpcc and DGEMM."""
+    return [
         f"| {name}, N = {part['n']}, {part['threads']} threads a process |"
-        f" {part['best_ratio']:.3f} of hpcc, best block size of each;"
-        f" {max(each['of_dgemm'] for each in part['blocks'].values()):.3f} of DGEMM |"
+        f" {part['best_ratio']:.3f} |"
+        f" {max(each['of_dgemm'] for each in part['blocks'].values()):.3f} |"
         for name, part in result.items()
         if isinstance(part, dict) and "best_ratio" in part
     ]
-    devices = result.get("devices", {})
+
+
+def linpack_devices(result: dict[str, Any]) -> list[str]:
+    """Return the rows of LINPACK on devices; the overlaps are in bench/results alone."""
+    rows = []
+    devices = result["devices"]
     for name, peers in (("halves", ("whole",)), ("half and host", ("half", "host"))):
-        if name in devices:
-            alone = sum(devices[peer]["gflops"]["median"] for peer in peers)
-            rows.append(
-                f"| {name} as devices against {' + '.join(peers)} |"
-                f" {devices[name]['gflops']['median'] / alone:.3f}"
-                f" ({devices[name]['gflops']['median']:.1f} GFLOP/s);"
-                f" imbalance {devices[name]['imbalance']:.1%},"
-                f" residual {devices[name]['residual']:.2g} |"
-            )
-    without: dict[str, float] = {}
-    for variant in result.get("overlap", []):
-        rate, grid = variant["gflops"]["median"], variant["grid"]
+        alone = sum(devices[peer]["gflops"]["median"] for peer in peers)
         rows.append(
-            f"| {grid}, depth {variant['depth']}, overlap {variant['overlap']} |"
-            f" {rate / without.setdefault(grid, rate):.3f}; {variant['hidden_part']:.1%} hidden |"
+            f"| {name} as devices against {' + '.join(peers)} |"
+            f" {devices[name]['gflops']['median'] / alone:.3f};"
+            f" imbalance {devices[name]['imbalance']:.1%} |"
         )
     return rows
 
@@ -313,10 +322,7 @@ def scalapack(result: dict[str, Any]) -> list[str]:
                 for key in ("hpl_ratio", "scalapack_hpl_ratio")
             ]
             what, figure = "speed of `solve` to ScaLAPACK's", f"{part['best_ratio']:.3f}"
-            more = (
-                f", best block size of each; HPL's ratio {errors[0]:.2g}, ScaLAPACK's"
-                f" {errors[1]:.2g}"
-            )
+            more = f"; HPL's ratio {errors[0]:.2g}, ScaLAPACK's {errors[1]:.2g}"
         elif name.startswith("linpack"):
             what, figure = "speed of `solve` to LINPACK's", f"{part['ratio']['median']:.3f}"
             more = f" ({part['ratio']['min']:.2f}–{part['ratio']['max']:.2f})"
@@ -334,23 +340,29 @@ def scalapack(result: dict[str, Any]) -> list[str]:
 
 
 def hybrid(result: dict[str, Any]) -> list[str]:
-    """Return the rows of factorisations by tasks."""
+    """Return the rows of factorisations by tasks: ratios of Cholesky and of LU."""
     sections = {
-        "halves": "{}: halves of an OpenCL device against the whole",
-        "beside": "{}: half a device and a core against the best alone",
-        "slab": "{}: an array by tasks against one slab on an OpenCL device",
+        "halves": "halves of an OpenCL device against the whole",
+        "beside": "half a device and a core against the best alone",
+        "slab": "an array by tasks against one slab on an OpenCL device",
         "schedule": "{}",
-        "host": "{}: tasks on the host against LAPACK",
+        "host": "tasks on the host against LAPACK",
     }
-    rows = []
+    ratios: dict[str, dict[str, float]] = {}
     for section, text in sections.items():
         for name, case in result.get(section, {}).items():
+            routine, _, variant = name.partition(": ")
             ratio = case.get("of the best alone", case["ratio"]["median"])
-            rows.append(f"| {text.format(name)}, n = {case['n']} | {ratio:.3f} |")
+            ratios.setdefault(f"{text.format(variant)}, n = {case['n']}", {})[routine] = ratio
             if handed := case.get("factor ratio"):
-                rows.append(f"| {name}: LAPACK chosen, against LAPACK itself | {handed:.3f} |")
+                ratios.setdefault("LAPACK chosen, against LAPACK itself", {})[routine] = handed
+    rows = [
+        f"| {what} | {found['cholesky']:.3f} | {found['lu']:.3f} |"
+        for what, found in ratios.items()
+    ]
     if empty := result.get("overhead"):
-        rows.append(f"| a task that does nothing | {empty['us']['median']:.0f} µs |")
+        cell = f"{empty['us']['median']:.0f} µs"
+        rows.append(f"| a task that does nothing | {cell} | {cell} |")
     return rows
 
 
@@ -402,17 +414,16 @@ _CAMPAIGN_COUNTS = ("kills", "stops", "products", "jobs", "attempts", "uploads",
 
 
 def campaign(result: dict[str, Any]) -> str:
-    """Return two cells of a campaign: what it did, and how much of it was wrong."""
-    counts = {key: total(result, key) for key in _CAMPAIGN_COUNTS}
-    did = ", ".join(f"{count} {key}" for key, count in counts.items() if count)
-    return f"{did or 'generated requests'} | {total(result, 'wrong')} wrong"
+    """Return what a campaign did, and how much of it was wrong if anything was."""
+    counts = {key: total(result, key) for key in (*_CAMPAIGN_COUNTS, "wrong")}
+    return ", ".join(f"{count} {key}" for key, count in counts.items() if count)
 
 
 def hostile_json(result: dict[str, Any]) -> list[str]:
     """Return the rows of hostile bodies: the verdict, and the slowest answers."""
     shape, slowest = max(result["slowest_ms_by_shape"].items(), key=lambda item: float(item[1]))
     return [
-        f"| {campaign(result)} |",
+        f"| {total(result, 'checks')} hostile bodies | {total(result, 'wrong')} wrong |",
         f"| slowest answer, to {shape} | {slowest:.0f} ms |",
         f"| slowest answer of `/healthz` meanwhile | {result['slowest_healthz_ms']:.0f} ms |",
     ]
@@ -425,8 +436,7 @@ def planning(result: dict[str, Any]) -> list[str]:
     over = [case for case in cases if case["exceeds"]]
     routines = len({case["routine"] for case in cases})
     bounds = f"{most_ms:.0f} ms of a core or {most_mb:.0f} MB"
-    load = f"the machine's load was {result['environment']['load_before']:.1f}"
-    what = f"{len(cases)} plans of {routines} routines; {load}"
+    what = f"{len(cases)} plans of {routines} routines"
     rows = [f"| {what} | {len(over)} take more than {bounds} |"]
     slowest = {case["routine"]: case for case in sorted(over, key=lambda case: case["seconds"])}
     for case in slowest.values():
@@ -444,8 +454,7 @@ def planning(result: dict[str, Any]) -> list[str]:
 def service_load(result: dict[str, Any]) -> list[str]:
     """Return the rows of many requests beside a job."""
     return [
-        f"| {name} | {case['per_second']:.0f} requests/s, p50 {case['p50_ms']:.1f} ms,"
-        f" p99 {case['p99_ms']:.1f} ms |"
+        f"| {name} | {case['per_second']:.0f} | {case['p50_ms']:.1f} | {case['p99_ms']:.1f} |"
         for name, case in result.items()
         if isinstance(case, dict) and "per_second" in case
     ]
@@ -470,42 +479,40 @@ def service_transfer(result: dict[str, Any]) -> list[str]:
     up, down = (
         f"{share[way]:.2f} ({spread[way][0]:.2f} to {spread[way][1]:.2f})" for way in ("up", "down")
     )
-    return [
-        (
-            "| 1 GB over HTTP, against a plain file copy over HTTP |"
-            f" up {up} of its speed, down {down} |"
-        )
-    ]
+    return [(f"| 1 GB, against a plain file copy over HTTP | up {up} of its speed, down {down} |")]
 
 
 def neighbour(result: dict[str, Any]) -> list[str]:
     """Return the rows of products on a quiet machine and beside another process."""
-    loads = {"quiet": "alone", "half a core burnt": "beside half a busy core"}
     return [
-        f"| {n}², {text}, {name} | {size[load][name]['ratio']['median']:.3f} of `numpy.matmul` |"
+        f"| {n}², {name.removeprefix('hdgemm ')} |"
+        f" {size['quiet'][name]['ratio']['median']:.3f} |"
+        f" {size['half a core burnt'][name]['ratio']['median']:.3f} |"
         for n, size in result["sizes"].items()
-        for load, text in loads.items()
-        for name in size[load]
+        for name in size["quiet"]
         if name.startswith("hdgemm")
     ]
 
 
 def cuda(result: dict[str, Any]) -> list[str]:
-    """Return the rows of an NVIDIA GPU: its kernels and link, the pipeline, and peers."""
-    rows = [f"| GPU | {result['device']['description']} |"]
-    link = result["link"]
-    rows.append(
-        f"| link, page-locked memory | {link['pinned_up_gbs']:.0f} GB/s up,"
-        f" {link['pinned_down_gbs']:.0f} GB/s down, {link['pinned_both_gbs']:.0f} GB/s each way"
-        " at once |"
-    )
+    """Return the rows of an NVIDIA GPU: its kernels, the pipeline, and peers."""
     sections = ("ceiling", "pipeline", "paper_shapes", "ladder", "cupy")
-    return rows + [row for section in sections for row in _speeds(result, section)]
+    return [row for section in sections for row in _speeds(result, section)]
+
+
+def gpu(result: dict[str, Any]) -> str:
+    """Return the name of the GPU and the speed of its link."""
+    link = result["link"]
+    return (
+        f"{result['device']['description']}; link with page-locked memory"
+        f" {link['pinned_up_gbs']:.0f} GB/s up, {link['pinned_down_gbs']:.0f} GB/s down,"
+        f" {link['pinned_both_gbs']:.0f} GB/s each way at once"
+    )
 
 
 def cublasxt(result: dict[str, Any]) -> list[str]:
-    """Return the rows of cuBLASXt, and of hdgemm on the same products."""
-    return _speeds(result, "pipeline") + _speeds(result, "cublasxt")
+    """Return the rows of cuBLASXt."""
+    return _speeds(result, "cublasxt")
 
 
 def _speeds(result: dict[str, Any], section: str) -> list[str]:
@@ -513,8 +520,8 @@ def _speeds(result: dict[str, Any], section: str) -> list[str]:
     rows = []
     for one in _shown(section, result.get(section, [])):
         share = one.get("share_of_ceiling")
-        of = f", {share:.3f} of cuBLAS" if share else ""
-        rows.append(f"| {who}: {one['label']} | {one['tflops']:.2f} Tflop/s{of} |")
+        of = f"{share:.3f}" if share else "–"
+        rows.append(f"| {who}: {one['label']} | {one['tflops']:.2f} | {of} |")
     return rows
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bench import figure_rows as rows_of
 from bench.harness import RESULTS, ROOT
@@ -21,7 +22,7 @@ BEGIN: Final = "<!-- measured: written by python -m bench.figures from bench/res
 END: Final = "<!-- /measured -->"
 #: Rows of the README's table: the newest of these results, and a part of its last row.
 HEADLINES: Final = (
-    (("file_to_file", "file_to_file_8192", "file_to_file_16384"), "files, n ="),
+    (("file_to_file", "file_to_file_8192"), "files, n ="),
     (("linalg", "linalg_16384"), "lu_factor"),
     (("in_ram",), "n = 8192 |"),
     (("cuda",), "hdgemm: n=32768, page-locked"),
@@ -37,17 +38,17 @@ def load(name: str) -> dict[str, Any] | None:
 
 #: Titles of the campaigns, by their names.
 CAMPAIGNS: Final = {
-    "run_kills": "Runs that were killed",
-    "factor_kills": "Factorisations that were killed",
-    "row_kills": "Reductions of tall matrices that were killed",
-    "cluster_kills": "Cluster: processes that were killed",
+    "run_kills": "Runs killed",
+    "factor_kills": "Factorisations killed",
+    "row_kills": "Reductions of tall matrices killed",
+    "cluster_kills": "Cluster: processes killed",
     "cluster_row_kills": "Cluster: workers killed in passes over rows",
-    "mpi_kills": "MPI: ranks that were killed",
-    "mpi_slab_kills": "MPI: ranks killed in factorisations by slabs",
+    "mpi_kills": "MPI: ranks killed",
+    "mpi_slab_kills": "MPI: ranks killed, by slabs",
     "cluster_mounts": "Cluster: workers that see other files",
-    "cluster_frozen": "Cluster: workers that are stopped and go on",
-    "disk_faults": "Disks that fail",
-    "full_disk": "Disks that are full",
+    "cluster_frozen": "Cluster: workers stopped for a time",
+    "disk_faults": "Failing disks",
+    "full_disk": "Full disks",
     "store_race": "Two processes create one array",
     "slow_threads": "One function is slow",
     "hostile_files": "Damaged files",
@@ -56,130 +57,209 @@ CAMPAIGNS: Final = {
     "service_kills": "Service: processes killed",
     "service_outage": "Service: database lost",
     "service_sockets": "Service: half-open connections",
-    "service_upload_race": "Service: completions beside parts of an upload",
+    "service_upload_race": "Service: completions beside uploads",
     "service_schema": "Service: generated requests",
 }
-#: Title and rows of each part of docs/measured.md, by the name of its file in bench/results.
-SECTIONS: Final[dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]]] = {
-    "file_to_file": ("Products from file to file", rows_of.file_to_file),
-    "file_to_file_8192": ("Products from file to file, n = 8192", rows_of.file_to_file),
-    "file_to_file_16384": ("Products from file to file, n = 16384", rows_of.file_to_file),
-    "file_to_file_neighbour": (
-        "Products from file to file beside a process that burns half a core",
-        rows_of.file_to_file,
+
+
+class Section(NamedTuple):
+    """A result's place in docs/measured.md: heading, rows, heads of the columns of figures.
+
+    Results with one title follow each other, in one table where they have the same heads. `about`
+    returns what holds for all rows of a result, which then has a table of its own.
+    """
+
+    title: str
+    rows: Callable[[dict[str, Any]], list[str]]
+    heads: tuple[str, ...] = ("measured",)
+    about: Callable[[dict[str, Any]], str] | None = None
+
+    def table(self, name: str) -> tuple[str, ...]:
+        """Return a key of the table that takes the result `name`: equal heads share one."""
+        return (name,) if self.about else self.heads
+
+
+_FACTORS: Final = Section(
+    "Factorisations from file to file",
+    rows_of.linalg,
+    ("of SciPy in RAM", "of DGEMM in RAM", "of the cores' time in kernels"),
+)
+_FILES: Final = "Products from file to file"
+_FORMATS: Final = Section(
+    "File formats", rows_of.formats, ("of in-RAM `numpy.matmul`", "decompression")
+)
+_PEERS: Final = Section(
+    "Factorisations by peers under one memory limit",
+    rows_of.linalg_peers,
+    ("seconds", "peak, MB", "residual"),
+)
+_PAIRS: Final = "Least squares, symmetric products, refined solutions"
+_TASKS: Final = Section("Factorisations by tasks", rows_of.hybrid, ("Cholesky", "LU"))
+_LINPACK: Final = Section("LINPACK", rows_of.linpack, ("of hpcc", "of DGEMM"))
+_MPI: Final = Section("Systems over MPI", rows_of.scalapack)
+_TALL: Final = Section(
+    "Tall files",
+    rows_of.tall,
+    ("seconds", "of the bound", "MB added", "error/s[0]"),
+    rows_of.tall_file,
+)
+_GPU: Final = "Products on an NVIDIA GPU"
+_GPU_HEADS: Final = ("Tflop/s", "of cuBLAS")
+_OPENCL: Final = "OpenCL devices, which are CPUs"
+_SERVICE: Final = "Service"
+#: Section of each result, by the name of its file in bench/results.
+SECTIONS: Final = {
+    "file_to_file": Section(_FILES, rows_of.file_to_file),
+    "file_to_file_8192": Section(_FILES, rows_of.file_to_file),
+    "host_goals_file-8192": Section(_FILES, rows_of.by_turns),
+    "host_goals_file-16384": Section(_FILES, rows_of.by_turns),
+    "host_goals_file-16384-burnt": Section(_FILES, rows_of.by_turns),
+    "in_ram": Section("Products in RAM", rows_of.in_ram),
+    "neighbour": Section(
+        "Products against `numpy.matmul` beside another process",
+        rows_of.neighbour,
+        ("alone", "beside half a busy core"),
     ),
-    "in_ram": ("Products in RAM", rows_of.in_ram),
-    "neighbour": ("Products beside another process", rows_of.neighbour),
-    "linalg": ("Factorisations from file to file", rows_of.linalg),
-    "linalg_16384": ("Factorisations from file to file, larger matrices", rows_of.linalg),
-    "linalg_16384_columns": ("Factorisations from file to file, column-major", rows_of.linalg),
-    "linalg_cuda": ("Factorisations from file to file, updated by an NVIDIA GPU", rows_of.linalg),
-    "linalg_lstsq": ("Least squares from a file of 2,000,000×500", rows_of.lstsq),
-    "linalg_syrk": ("Symmetric products from files", rows_of.syrk),
-    "linalg_refine": ("Solutions refined from single precision", rows_of.refine),
-    "linalg_peers": ("Factorisations by peers under one memory limit", rows_of.linalg_peers),
-    "linalg_peers_reversed": ("LU of a permutation matrix by peers", rows_of.linalg_peers),
-    "hybrid_linalg": ("Factorisations by tasks: devices", rows_of.hybrid),
-    "hybrid_linalg_slab": (
-        "Factorisations by tasks: tasks against a resident slab",
-        rows_of.hybrid,
+    "linalg": _FACTORS,
+    "linalg_16384": _FACTORS,
+    "linalg_16384_columns": _FACTORS,
+    "host_goals_columns": _FACTORS,
+    "linalg_cuda": _FACTORS,
+    "linalg_lstsq": Section(_PAIRS, rows_of.lstsq),
+    "linalg_syrk": Section(_PAIRS, rows_of.syrk),
+    "linalg_refine": Section(_PAIRS, rows_of.refine),
+    "linalg_peers": _PEERS,
+    "linalg_peers_reversed": _PEERS,
+    "hybrid_linalg": _TASKS,
+    "hybrid_linalg_slab": _TASKS._replace(
+        title="Factorisations by tasks: tasks against a resident slab"
     ),
-    "hybrid_linalg_schedule": ("Factorisations by tasks: schedules", rows_of.hybrid),
-    "hybrid_linalg_host": ("Factorisations by tasks: the host", rows_of.hybrid),
-    "linpack": ("LINPACK", rows_of.linpack),
-    "linpack_ranks": ("LINPACK on two processes", rows_of.linpack),
-    "linpack_large": ("LINPACK, larger systems", rows_of.linpack),
-    "linpack_overlap": (
-        "LINPACK: devices, and overlaps: speed to the grid's first line, part of phases hidden",
-        rows_of.linpack,
+    "hybrid_linalg_schedule": _TASKS,
+    "hybrid_linalg_host": _TASKS,
+    "linpack": _LINPACK,
+    "linpack_ranks": _LINPACK,
+    "linpack_large": _LINPACK,
+    "linpack_overlap": Section(_LINPACK.title, rows_of.linpack_devices),
+    "scalapack": _MPI,
+    "scalapack_columns": _MPI,
+    "mpi_reading": _MPI,
+    "cluster_efficiency": Section("Cluster", rows_of.cluster),
+    "cluster_rows": Section("Cluster", rows_of.cluster_rows),
+    "cluster_load": Section("Cluster", rows_of.cluster_load),
+    "cluster_virtual": Section("Cluster", rows_of.cluster_virtual),
+    "formats": _FORMATS,
+    "host_goals_hdf5": _FORMATS,
+    "host_goals_zarr": _FORMATS,
+    "host_goals_zarr-blosc": _FORMATS,
+    "low_precision": Section(
+        "Files of low precision",
+        rows_of.low_precision,
+        ("int8 to float64", "float16 to float32", "bfloat16 to float32"),
     ),
-    "scalapack": ("Systems over MPI, against ScaLAPACK", rows_of.scalapack),
-    "scalapack_columns": ("Systems over MPI, against ScaLAPACK, 2×1", rows_of.scalapack),
-    "mpi_reading": ("Operands over MPI, against the disk", rows_of.scalapack),
-    "cluster_efficiency": ("Cluster", rows_of.cluster),
-    "cluster_rows": ("Passes over rows on a cluster", rows_of.cluster_rows),
-    "cluster_load": ("Cluster: what a block costs", rows_of.cluster_load),
-    "cluster_virtual": ("Cluster of 1,000 workers, simulated", rows_of.cluster_virtual),
-    "formats": ("File formats", rows_of.formats),
-    "formats_large": ("File formats, larger matrices", rows_of.formats),
-    "low_precision": ("Files of low precision", rows_of.low_precision),
-    "cuda": ("Products on an NVIDIA GPU", rows_of.cuda),
-    "cuda_cublasxt": ("Products on an NVIDIA GPU against cuBLASXt, n = 16384", rows_of.cublasxt),
-    "opencl_kernel": ("OpenCL kernel; CLBlast is not tuned", rows_of.opencl_kernel),
-    "opencl_pipeline": ("OpenCL pipeline", rows_of.opencl_pipeline),
-    "split": ("Several devices", rows_of.split),
-    "tall": ("Tall files", rows_of.tall),
-    "tall_600000": ("Tall files of 2.4 GB", rows_of.tall),
-    "tall_2000000": ("Tall files of 8 GB", rows_of.tall),
-    "tall_1000000": ("Tall files of 16 GB", rows_of.tall),
-    "topk": ("Largest entries of products", rows_of.topk),
-    "durable_overhead": ("Cost of a journal", rows_of.durable_overhead),
-    "tile_checks_overhead": (
+    "cuda": Section(_GPU, rows_of.cuda, _GPU_HEADS, rows_of.gpu),
+    "cuda_cublasxt": Section(_GPU, rows_of.cublasxt, _GPU_HEADS),
+    "opencl_kernel": Section(
+        _OPENCL,
+        rows_of.opencl_kernel,
+        ("of `numpy.matmul`", "of CLBlast"),
+        lambda _: "Kernel; CLBlast is not tuned",
+    ),
+    "opencl_pipeline": Section(_OPENCL, rows_of.opencl_pipeline),
+    "split": Section("Several devices", rows_of.split),
+    "tall": _TALL,
+    "tall_600000": _TALL,
+    "tall_2000000": _TALL,
+    "tall_1000000": _TALL,
+    "topk": Section("Largest entries of products", rows_of.topk),
+    "durable_overhead": Section("Cost of a journal", rows_of.durable_overhead),
+    "tile_checks_overhead": Section(
         "Time of products with checked tiles to the time without",
         rows_of.tile_checks,
+        ("median", "best"),
     ),
-    "overhead": ("Overhead of the engine", rows_of.overhead),
-    "planning": ("Plans, up to 10⁹ per dimension", rows_of.planning),
-    "service_load": ("Service: requests", rows_of.service_load),
-    "service_transfer": ("Service: transfers", rows_of.service_transfer),
-    "campaign_service_queue": ("Service: queue", rows_of.service_queue),
-    "campaign_hostile_json": ("Service: hostile JSON", rows_of.hostile_json),
+    "overhead": Section("Overhead of the engine", rows_of.overhead),
+    "planning": Section("Plans, up to 10⁹ per dimension", rows_of.planning),
+    "service_load": Section(_SERVICE, rows_of.service_load, ("requests/s", "p50, ms", "p99, ms")),
+    "service_transfer": Section(_SERVICE, rows_of.service_transfer),
+    "campaign_service_queue": Section(_SERVICE, rows_of.service_queue),
+    "campaign_hostile_json": Section(_SERVICE, rows_of.hostile_json),
 }
 
 
 #: Results of which some rows were measured again later, with the names of the later results.
-SUPERSEDED_BY: Final = {"file_to_file": ("file_to_file_8192", "file_to_file_16384")}
+SUPERSEDED_BY: Final = {
+    "file_to_file": ("file_to_file_8192", "host_goals_file-16384"),
+    "formats": ("host_goals_hdf5", "host_goals_zarr", "host_goals_zarr-blosc"),
+    "linalg_16384_columns": ("host_goals_columns",),
+}
 
 
 def campaigns() -> Iterator[str]:
     """Yield the table of the campaigns."""
-    yield from (
-        "## Campaigns",
-        "",
-        "`python -m bench.campaigns.COMMAND`, on machines with 2 cores:",
-    )
-    yield from ("", "| what | command | did | measured | date |", "|---|---|---|---|---|")
-    for name, title in CAMPAIGNS.items():
-        if (result := load(f"campaign_{name}")) is not None:
-            where = result["environment"]
-            command = _command(where).partition("campaigns.")[2]
-            yield f"| {title} | `{command}` | {rows_of.campaign(result)} | {where['when'][:10]} |"
+    found = {name: result for name in CAMPAIGNS if (result := load(f"campaign_{name}")) is not None}
+    (usual, _), *_ = Counter(map(_day, found.values())).most_common(1)
+    yield from ("## Campaigns", "")
+    yield f"`bench.campaigns.COMMAND`, on machines with 2 cores, {usual} where no other day is"
+    yield from ("named; nothing was wrong where a row does not count it:", "")
+    yield from ("| what | command | did |", "|---|---|---|")
+    for name, result in found.items():
+        command = _command(result["environment"]).removeprefix("bench.campaigns.")
+        day = "" if _day(result) == usual else f"; {_day(result)}"
+        yield f"| {CAMPAIGNS[name]} | `{command}` | {rows_of.campaign(result)}{day} |"
     yield ""
 
 
 def measured() -> Iterator[str]:
-    """Yield the lines of docs/measured.md: a table for each result, newest day first."""
+    """Yield the lines of docs/measured.md: a table for each result, newest day first.
+
+    Results with one title are together, at the day of the newest one.
+    """
     found = {name: result for name in SECTIONS if (result := load(name)) is not None}
-    dated = [result for result in found.values() if "environment" in result]
-    (machine, _), *_ = Counter(map(_machine, dated)).most_common(1)
-    (versions, _), *_ = Counter(map(_versions, dated)).most_common(1)
+    (machine, _), *_ = Counter(map(_machine, found.values())).most_common(1)
+    (versions, _), *_ = Counter(map(_versions, found.values())).most_common(1)
     yield from (f"On {machine}, with {versions}, where nothing else is named.", "")
     usual = {machine, versions}
-    for name in sorted(found, key=lambda name: _day(found[name]), reverse=True):
-        yield from (f"## {SECTIONS[name][0]}", "", f"{_where(name, found[name], usual)}:", "")
-        yield from ("| what | measured |", "|---|---|", *_present_rows(name, found), "")
+    newest_first = sorted(found, key=lambda name: _day(found[name]), reverse=True)
+    by_title: dict[str, list[str]] = {}
+    for name in newest_first:
+        by_title.setdefault(SECTIONS[name].title, []).append(name)
+    for title, names in by_title.items():
+        yield from (f"## {title}", "")
+        for _, together in groupby(names, key=lambda name: SECTIONS[name].table(name)):
+            yield from _table(list(together), found, usual)
     yield from campaigns()
+
+
+def _table(names: list[str], found: dict[str, dict[str, Any]], usual: set[str]) -> Iterator[str]:
+    """Yield the lines of results in one table: where each was measured, and the rows."""
+    section = SECTIONS[names[0]]
+    about = f"{section.about(found[names[0]])}: " if section.about else ""
+    where = [_where(found[name], usual) for name in names]
+    yield from ([f"- {each}" for each in where] if names[1:] else [f"{about}{where[0]}:"])
+    yield from ("", f"| what | {' | '.join(section.heads)} |")
+    yield "|---" * (1 + len(section.heads)) + "|"
+    yield from [row for name in names for row in _present_rows(name, found)]
+    yield ""
 
 
 def _present_rows(name: str, found: dict[str, dict[str, Any]]) -> list[str]:
     """Return the rows of a result but those that a later one supersedes."""
-    rows = SECTIONS[name][1](found[name])
+    rows = SECTIONS[name].rows(found[name])
     later = [each for each in SUPERSEDED_BY.get(name, ()) if found.get(each) is not None]
     measured_again = {
-        row.partition(" | ")[0] for each in later for row in SECTIONS[each][1](found[each])
+        row.partition(" | ")[0] for each in later for row in SECTIONS[each].rows(found[each])
     }
     return [row for row in rows if row.partition(" | ")[0] not in measured_again]
 
 
 def _day(result: dict[str, Any]) -> str:
-    """Return the day on which a result was measured; old ones without it come last."""
-    return str(result.get("environment", {}).get("when", ""))[:10]
+    """Return the day on which a result was measured."""
+    return str(result["environment"]["when"])[:10]
 
 
-def _where(name: str, result: dict[str, Any], usual: set[str]) -> str:
+def _where(result: dict[str, Any], usual: set[str]) -> str:
     """Return the command, day and commit of a result, and where it was measured unless `usual`."""
-    if (where := result.get("environment")) is None:
-        return f"`python -m bench.{name}`, before 2026-11-22"
+    where = result["environment"]
     unusual = [words for words in (_machine(result), _versions(result)) if words not in usual]
     return ", ".join([f"`{_command(where)}`", *unusual, _day(result), where["commit"][:7]])
 
@@ -190,8 +270,9 @@ def _machine(result: dict[str, Any]) -> str:
 
 
 def _command(where: dict[str, Any]) -> str:
-    """Return the command without folders of its machine and the name of its result."""
-    return re.sub(r" --data \S+| --(name|save)( \w+)?", "", str(where["command"]))
+    """Return the command without Python, folders of its machine and the name of its result."""
+    dropped = r"^python -m | --data \S+| --(name|save)( \w[\w-]*)?"
+    return re.sub(dropped, "", str(where["command"]))
 
 
 def _versions(result: dict[str, Any]) -> str:
@@ -206,7 +287,17 @@ def headlines() -> Iterator[str]:
         found = {name: result for name in names if (result := load(name)) is not None}
         if found:
             newest = max(found, key=lambda name: str(found[name]["environment"]["when"]))
-            yield [row for row in SECTIONS[newest][1](found[newest]) if word in row][-1]
+            section = SECTIONS[newest]
+            yield _headline([x for x in section.rows(found[newest]) if word in x][-1], section)
+
+
+def _headline(row: str, section: Section) -> str:
+    """Return a row with one column of figures, which the heads of the columns follow."""
+    if len(section.heads) == 1:
+        return row
+    what, *cells = row.strip("| ").split(" | ")
+    figures = zip(cells, section.heads, strict=True)
+    return f"| {what} | {', '.join(' '.join(figure) for figure in figures)} |"
 
 
 #: The pages with measured figures, and what writes them.

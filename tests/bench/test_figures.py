@@ -36,7 +36,23 @@ def test_factorisations_are_rows_of_ratios():
         },
     }
     (row,) = figure_rows.linalg(result)
-    assert row == (
-        "| `lu_factor`, files, n = 16384, 1500 MB | 1.020 of SciPy in RAM, 0.850 of DGEMM in RAM;"
-        " cores in kernels 90% of the time |"
+    assert row == "| `lu_factor`, files, n = 16384, 1500 MB | 1.020 | 0.850 | 90% |"
+
+
+def test_a_headline_has_the_heads_of_the_columns_after_its_figures():
+    section = figures.SECTIONS["linalg"]
+    assert figures._headline("| `qr` | 1.738 | 0.760 | 92% |", section) == (
+        "| `qr` | 1.738 of SciPy in RAM, 0.760 of DGEMM in RAM, 92% of the cores' time in kernels |"
     )
+
+
+def test_a_row_that_was_measured_again_is_shown_once():
+    page = "\n".join(figures.measured())
+    assert page.count("| `cholesky`, files, n = 16384, 1500 MB, column-major |") == 1
+    assert page.count("| zarr files,") == 1
+
+
+def test_every_superseding_result_is_committed_and_newer():
+    for name, later in figures.SUPERSEDED_BY.items():
+        when = figures.load(name)["environment"]["when"]
+        assert all(figures.load(each)["environment"]["when"] > when for each in later)
