@@ -63,7 +63,7 @@ def compare(n: int, panel: int, leaf: int) -> dict[str, dict[str, dict[str, floa
 
 
 def table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
-    """Return the rows of a Markdown table."""
+    """Return the rows of a Markdown table; permutations, which have no error, are left out."""
     lines = [
         (
             "| matrix | growth, partial | tourn. | ‖PA−LU‖, partial | tourn. "
@@ -73,6 +73,8 @@ def table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]
     ]
     for name, found in results.items():
         partial, other = found["partial"], found["tournament"]
+        if partial["largest_l"] == other["largest_l"] == 0 == partial["residual"]:
+            continue
         cells = [name]
         for figure in ("growth", "residual", "solution"):
             cells += [_number(each.get(figure)) for each in (partial, other)]
