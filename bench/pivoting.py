@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 PAGE: Final = ROOT / "docs" / "explanation" / "pivoting.md"
 BEGIN: Final = "<!-- measured: written by python -m bench.pivoting --save -->"
 END: Final = "<!-- /measured -->"
-#: Of two errors, one is larger from this ratio on, and counts from this size on.
-_DIFFERENT: Final = 2.0
-_COUNTS: Final = 1e-3
 
 
 def figures(a: NDArray[np.float64], how: str, panel: int, leaf: int) -> dict[str, float]:
@@ -67,8 +64,8 @@ def table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]
     lines = [
         (
             "| matrix | growth, partial | tourn. | ‖PA−LU‖, partial | tourn. "
-            r"| ‖b−Ax‖, partial | tourn. | largest \|l\| | loses |"
-            "\n|---|---|---|---|---|---|---|---|---|"
+            r"| ‖b−Ax‖, partial | tourn. | largest \|l\| |"
+            "\n|---|---|---|---|---|---|---|---|"
         ),
     ]
     for name, found in results.items():
@@ -78,17 +75,8 @@ def table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]
         cells = [name]
         for figure in ("growth", "residual", "solution"):
             cells += [_number(each.get(figure)) for each in (partial, other)]
-        lines.append(f"| {' | '.join([*cells, _number(other['largest_l']), loser(found)])} |")
+        lines.append(f"| {' | '.join([*cells, _number(other['largest_l'])])} |")
     return lines
-
-
-def loser(found: Mapping[str, Mapping[str, float]]) -> str:
-    """Name the pivoting of which the error of the factors is at least twice the other's."""
-    partial, other = found["partial"]["residual"], found["tournament"]["residual"]
-    larger, smaller = max(partial, other), min(partial, other)
-    if larger < _COUNTS or larger < _DIFFERENT * smaller:
-        return "–"
-    return "tournament" if other > partial else "partial"
 
 
 def _number(value: float | None) -> str:
