@@ -1,19 +1,17 @@
 """Files larger than memory, multiplied under a real limit: hdgemm and its peers, one harness.
 
     python -m bench.file_to_file --case 16384:1.5GB --case 8192:400MB [--no-peers] [--repeats 3]
-    python -m bench.file_to_file --case 16384:1.5GB --no-peers --repeats 1 --neighbour
 
 Every contender runs in a process of its own inside a memory cgroup of the case's limit + 300 MB
 (needs root), on random matrices that are not in the page cache. The ceiling is the best in-RAM
-`numpy.matmul` of the same run, measured before every turn and after the last. With `--neighbour`
-all of this runs beside a process that burns half a core, and the ceiling is the median.
+`numpy.matmul` of the same run, measured before every turn and after the last. `bench.host_goals`
+compares each turn with its own, also beside a process that burns half a core.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -31,7 +29,6 @@ from bench.harness import (
     save,
     spread,
 )
-from bench.neighbour import neighbour
 from hdgemm.matrices.random import random_matrix
 from hdgemm.options import parse_size
 from hdgemm.verify import verify
@@ -127,7 +124,7 @@ def measure(case: Case, folder: Path, args: argparse.Namespace) -> dict[str, Any
         else {"status": "not installed"}
         for name in (() if args.no_peers else PEERS)
     }
-    best = statistics.median(in_ram) if args.neighbour else max(in_ram)
+    best = max(in_ram)
     done = [each["gflops"] for each in runs if each["status"] == "done"]
     shares = [each / best for each in done]
     if shares:
@@ -150,18 +147,16 @@ def main() -> None:
     parser.add_argument("--case", action="append", type=Case.parse, required=True)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-peers", action="store_true")
-    parser.add_argument("--neighbour", action="store_true", help="beside half a core of work")
     parser.add_argument("--time-limit", type=float, default=300.0, help="seconds a contender has")
     parser.add_argument("--data", type=Path, default=ROOT / "tmp", help="where matrices go")
-    parser.add_argument("--name", help="of the result")
+    parser.add_argument("--name", default="file_to_file", help="of the result")
     args = parser.parse_args()
     where = environment()
     cases = {}
     for case in args.case:
-        with data_folder(args.data) as folder, neighbour(burning=args.neighbour):
+        with data_folder(args.data) as folder:
             cases[case.text] = measure(case, folder, args)
-    default = "file_to_file_neighbour" if args.neighbour else "file_to_file"
-    save(args.name or default, {"cases": cases}, where)
+    save(args.name, {"cases": cases}, where)
 
 
 if __name__ == "__main__":
