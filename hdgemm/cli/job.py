@@ -71,7 +71,8 @@ def submit(  # noqa: PLR0917 - typer calls it by name
         list[str] | None,
         typer.Argument(
             metavar="A [B]",
-            help="The matrices: .npy files, or job:ID for that job's result.",
+            help="The matrices: .npy files here, else on the server, or job:ID for that job's "
+            "result.",
             show_default=False,
         ),
     ] = None,

@@ -93,7 +93,9 @@ class Client:
         ----------
         a, b
             Arrays, paths of .npy files, uploaded matrices, or jobs, which stand for their results.
-            If the server can read the same file, only its name is sent.
+            If the server can read the same file, only its name is sent. A path that this machine
+            does not have names a file of the server, absolute or relative to a folder that its jobs
+            may use.
         out
             A local file for the result, which is returned as a memmap; None returns an array.
         progress
@@ -220,8 +222,12 @@ class Client:
         """Return how a job's input names an operand; upload what the server cannot read itself."""
         if isinstance(operand, (RemoteMatrix, RemoteJob)):
             return operand.reference
-        if isinstance(operand, (str, os.PathLike)) and self._reaches(Path(operand)):
-            return {"path": str(Path(operand).resolve())}
+        if isinstance(operand, (str, os.PathLike)):
+            path = Path(operand)
+            if self._reaches(path):
+                return {"path": str(path.resolve())}
+            if not path.exists():
+                return {"path": self._path_on_server(path)}
         return self.upload(operand, progress).reference
 
     def job(self, job_id: str) -> RemoteJob:
@@ -279,6 +285,16 @@ class Client:
             mine.st_mtime_ns,
             mine.st_ino,
         )
+
+    def _path_on_server(self, path: Path) -> str:
+        """Return the server's path of a file that this machine does not have."""
+        try:
+            found = self._connection.request("GET", "/v1/files", params={"path": str(path)}).json()
+        except InputError as error:
+            raise InputError(
+                f"cannot open {path}: No such file here, and on the server: {error}", path=str(path)
+            ) from error
+        return str(found["path"])
 
     def _body(
         self,

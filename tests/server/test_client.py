@@ -84,6 +84,29 @@ def test_files_in_reach_are_named_and_others_sent(
     assert sent == []
 
 
+def test_a_path_that_only_the_server_has_names_its_file(
+    client: Client, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(root / "far.npy", A)
+    monkeypatch.chdir(tmp_path)
+    job = client.submit("far.npy", B)
+    assert job.info["inputs"]["a"] == {"path": str(root / "far.npy")}
+    np.testing.assert_allclose(job.wait().result(), A @ B)
+    with pytest.raises(InputError, match=r"no\.npy: No such file here, .* server: .*No such"):
+        client.compute("svdvals", "no.npy")
+    with pytest.raises(InputError, match=r"No such file here, .* server: .* lies in none"):
+        client.compute("svdvals", "/no/such.npy")
+
+
+def test_a_server_that_is_down_is_named_before_a_missing_file() -> None:
+    with (
+        reserved_port() as port,
+        Client(f"http://127.0.0.1:{port}", first_contact=0.0) as nobody,
+        pytest.raises(RemoteError, match="cannot reach"),
+    ):
+        nobody.compute("svdvals", "no.npy")
+
+
 def test_the_example_of_the_docstring_runs(
     server: Live, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
