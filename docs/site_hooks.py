@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import sys
+from html import escape
 from inspect import ismodule
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -30,6 +33,28 @@ _SEE_ALSO = re.compile(
     r'(<details class="see-also"[^>]*>\s*<summary>.*?</summary>)\s*<p>(.*?)</p>', re.DOTALL
 )
 _ENTRY = re.compile(r"^(\S[^:]*) : (.*(?:\n(?!\S[^:]* : ).*)*)", re.MULTILINE)
+#: Members of classes that the package calls itself, by class: their pages leave them out.
+_INTERNAL = {
+    "hdgemm.DoesNotFitError": ("within",),
+    "hdgemm.linalg.SingularMatrixError": ("of_pivot",),
+    "hdgemm.Session": (
+        *("check_consumer", "consumed", "device", "free_slots", "machine", "reopen", "running"),
+        *("slots", "warn_of_memory"),
+    ),
+    "hdgemm.decomposition.PCA": ("__sklearn_tags__",),
+    "hdgemm.mpi.BlockCyclicArray": ("axes", "check", "copy_to", "like"),
+}
+#: The type of `**keywords`, which says nothing beside the link to their list.
+_UNPACKED = re.compile(
+    r"\s*\(<code>(?:(?!</code>).)*>Unpack<.*?</code>, default:\s*<code>\{\}</code>\s*\)", re.DOTALL
+)
+#: The first paragraph of a page, and what of it is no plain text.
+_PARAGRAPH = re.compile(r"^(?![#<|`!\-:])\S.*(?:\n\S.*)*", re.MULTILINE)
+_MARKUP = re.compile(r"\[([^\]]*)\]\([^)]*\)|[`*]")
+#: Characters of a paragraph that describes a page.
+_SHORTEST = 60
+#: The page of an address that does not exist, as the theme has it.
+_NOT_FOUND = re.compile(r"<h1>404[^<]*</h1>")
 #: Words of docstrings that lead to the list of these keywords.
 _KEYWORDS = "Keywords of every call"
 #: Code within a sentence, and the options of a command in it, which no line may break.
@@ -79,14 +104,33 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for name in public_names():
-        text = f"# {name.rpartition('.')[2]}\n\n::: {documented_path(name)}\n    options:\n"
-        text += f"      heading_level: 2\n      heading: {name}\n"
-        files.append(File.generated(config, f"reference/names/{name}.md", content=text))
+        content = name_page(name)
+        files.append(File.generated(config, f"reference/names/{name}.md", content=content))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace the marks of a page; mkdocs calls this for every page."""
+def name_page(name: str) -> str:
+    """Return the page of a public name: title, description, and what mkdocstrings fills in."""
+    room, _, last = name.rpartition(".")
+    value = getattr(importlib.import_module(room), last)
+    summary = (inspect.getdoc(value) or "").partition("\n\n")[0]
+    lines = [
+        f"---\ntitle: {name}\ndescription: {json.dumps(summary)}\n---\n",
+        f"::: {documented_path(name)}\n    options:\n      heading_level: 1\n      heading: {name}",
+    ]
+    if ismodule(value):
+        errors = inspect.getmembers(value, inspect.isclass)
+        shown = [each for each, kind in errors if kind.__module__ == value.__name__]
+        lines.append(f"      members: {shown}")
+    hidden = {name, *(f"hdgemm.{each}" for each in dir(value) if ismodule(value))} & set(_INTERNAL)
+    internal = [f"!^{each}$" for owner in sorted(hidden) for each in _INTERNAL[owner]]
+    lines.append(f"      filters: {['!^_[^_]', *internal]}")
+    return "\n".join(lines) + "\n"
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Describe a page for search engines, and replace its marks; mkdocs calls this for each."""
+    page.meta["description"] = description(markdown, page.meta.get("description"), page.title)
     names = "\n".join(f"- [`{name}`](names/{name}.md)" for name in public_names())
     markdown = markdown.replace(NAMES_MARK, names)
     if MARK not in markdown:
@@ -95,14 +139,39 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return markdown.replace(MARK, "\n".join(reference))
 
 
+def description(markdown: str, given: str | None, title: str) -> str:
+    """Return the given description, else the first paragraph if it says something, as HTML."""
+    found = _PARAGRAPH.search(markdown)
+    text = _MARKUP.sub(r"\1", " ".join((given or (found[0] if found else "")).split()))
+    if not given and (len(text) < _SHORTEST or text.endswith(":")):
+        text = f"{title}: dense linear algebra for matrices larger than memory, with hdgemm"
+    return escape(text)
+
+
 def on_page_content(html: str, page: Any, **_: Any) -> str:
     """Mark options in the text; on a function's page make links of "See Also" and keywords."""
     html = _INLINE_CODE.sub(lambda code: _OPTION.sub(r"<span>\1</span>", code[0]), html)
     room = page.file.src_uri.rpartition("/")[2].removesuffix(".md").rpartition(".")[0]
     if not page.file.src_uri.startswith("reference/names/"):
         return html
+    html = _UNPACKED.sub("", html)
     html = html.replace(_KEYWORDS, f'<a href="../../library/#calls">{_KEYWORDS}</a>')
     return _SEE_ALSO.sub(lambda found: f"{found[1]}{_links(found[2], room)}", html)
+
+
+def on_post_template(output_content: str, template_name: str, config: Any) -> str:
+    """Say on the page of a wrong address where to look."""
+    if template_name != "404.html":
+        return output_content
+    home = urlsplit(config.site_url or "").path or "/"
+    text = (
+        "<h1>There is no page at this address</h1>\n<p>It may have moved. Search finds it, or:</p>"
+    )
+    pages = {"home": "", "recipes": "recipes/", "functions and classes": "reference/library/",
+             "command line": "reference/cli/"}  # fmt: skip
+    items = "".join(f'<li><a href="{home}{path}">{name}</a></li>' for name, path in pages.items())
+    output = output_content.replace("<title>", "<title>No such page - ")
+    return _NOT_FOUND.sub(f"{text}\n<ul>{items}</ul>", output)
 
 
 def on_post_page(output: str, **_: Any) -> str:

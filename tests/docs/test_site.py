@@ -1,5 +1,6 @@
 """The document site builds without a broken link; links and figures of the pages are right."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -13,7 +14,14 @@ import pytest
 
 import hdgemm
 from bench import figures
-from docs.site_hooks import documented_path, on_page_content
+from docs.site_hooks import (
+    description,
+    documented_path,
+    name_page,
+    on_page_content,
+    on_post_template,
+    public_names,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(ROOT.glob("*.md"))
@@ -43,6 +51,51 @@ def test_the_site_builds_in_strict_mode(tmp_path):
         assert 'doc-symbol-module"' not in page
         assert ('href="../../library/#calls"' in page) == ("Keywords of every call" in page)
         assert not re.search(r'<(script|link)[^>]+(src|href)="https?://', page), "no other hosts"
+        assert f"<title>{name} - hdgemm</title>" in page
+        assert page.count("<h1") == 1
+        assert "Unpack" not in page
+    errors = (names / "hdgemm.errors/index.html").read_text(encoding="utf-8")
+    assert 'id="hdgemm.errors.InputIndexError"' in errors
+    assert not re.search(r'id="hdgemm\.errors\.([a-z]|DoesNotFitError\.within)', errors)
+    session = (names / "hdgemm.Session/index.html").read_text(encoding="utf-8")
+    assert re.findall(r'id="hdgemm\.Session\.(\w+)"', session) == ["close"]
+
+
+def test_a_page_of_a_name_leaves_out_what_the_package_calls_itself():
+    for name in public_names():
+        hidden = re.findall(r"!\^(\w+)\$", name_page(name))
+        room, _, last = name.rpartition(".")
+        value = getattr(importlib.import_module(room), last)
+        assert all(hasattr(value, each) for each in hidden) or name == "hdgemm.errors"
+        assert ("members:" in name_page(name)) == (name == "hdgemm.errors")
+    assert "'!^check_consumer$'" in name_page("hdgemm.Session")
+    assert "'!^within$'" in name_page("hdgemm.errors")
+    assert "nearest_name" not in name_page("hdgemm.errors")
+
+
+def test_a_page_is_described_by_its_first_paragraph_unless_that_says_little():
+    page = '# Title\n\n<!-- mark -->\nThe [first](a.md) paragraph, `code="1"`,\n'
+    page += "of two lines that go on and on.\n\nMore."
+    shown = "The first paragraph, code=&quot;1&quot;, of two lines that go on and on."
+    assert description(page, None, "Title") == shown
+    assert description("# Title\n\nIn a clone:\n", None, "Title").startswith("Title: dense linear")
+    assert description("", "Given.", "Title") == "Given."
+
+
+@pytest.mark.parametrize(("address", "home"), [(None, "/"), ("https://a.org/h/", "/h/")])
+def test_the_page_of_a_wrong_address_says_where_to_look(address, home):
+    html = "<title>hdgemm</title><h1>404 - Not found</h1>"
+    page = on_post_template(html, "404.html", SimpleNamespace(site_url=address))
+    assert f'<a href="{home}recipes/">' in page
+    assert "404" not in page
+    assert on_post_template(html, "sitemap.xml", None) == html
+
+
+def test_search_takes_parts_of_names_for_words():
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    separator = re.search(r"separator: '(.*)'", settings)[1]
+    words = re.split(separator, "hdgemm.linalg.cho_solve --host-memory 1.5GB")
+    assert words == ["hdgemm", "linalg", "cho_solve", "host", "memory", "1.5GB"]
 
 
 def test_no_line_breaks_an_option_of_a_command():
