@@ -1,4 +1,4 @@
-"""Hook of the document site: the reference of all commands, and a page for each public name."""
+"""Hook of the document site: a page for each command and for each public name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import sys
 from html import escape
 from inspect import ismodule
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -26,7 +27,7 @@ PACKAGES = ("hdgemm", "hdgemm.linalg", "hdgemm.decomposition", "hdgemm.cluster",
 MORE_NAMES = ("hdgemm.Client", "hdgemm.errors")
 #: This line of docs/reference/library.md is replaced by the list of these pages.
 NAMES_MARK = "<!-- functions -->"
-#: This line of docs/reference/cli.md is replaced by the reference.
+#: This line of docs/reference/cli.md is replaced by the list of the commands' pages.
 MARK = "<!-- commands -->"
 #: The section "See Also" of a docstring, as mkdocstrings renders it, and an entry of it.
 _SEE_ALSO = re.compile(
@@ -95,17 +96,21 @@ def on_config(config: Any) -> Any:
         packages[package].append({last: f"reference/names/{name}.md"})
     pages = [{package: names} for package, names in packages.items()]
     reference = next(part["Reference"] for part in config.nav if "Reference" in part)
-    reference.append({"Functions and classes": pages})
+    commands = [{name: f"reference/commands/{name}.md"} for name in shown_commands()]
+    reference += [{"Commands": commands}, {"Functions and classes": pages}]
     return config
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages of the public names; mkdocstrings fills in their docstrings."""
+    """Add the pages of the commands, and of the public names, which mkdocstrings fills in."""
     from mkdocs.structure.files import File
 
-    for name in public_names():
-        content = name_page(name)
-        files.append(File.generated(config, f"reference/names/{name}.md", content=content))
+    pages = {f"reference/names/{name}.md": name_page(name) for name in public_names()}
+    for name, command in shown_commands().items():
+        text = "\n".join(command_reference(f"hdgemm {name}", command))
+        pages[f"reference/commands/{name}.md"] = f"---\ntitle: hdgemm {name}\n---\n{text}\n"
+    for path, content in pages.items():
+        files.append(File.generated(config, path, content=content))
     return files
 
 
@@ -135,8 +140,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     markdown = markdown.replace(NAMES_MARK, names)
     if MARK not in markdown:
         return markdown
-    reference = command_reference("hdgemm", typer.main.get_command(app))
-    return markdown.replace(MARK, "\n".join(reference))
+    commands = (
+        f"- [`hdgemm {name}`](commands/{name}.md): {_cell(command.help or '').partition('. ')[0]}"
+        for name, command in shown_commands().items()
+    )
+    return markdown.replace(MARK, "\n".join(commands))
 
 
 def description(markdown: str, given: str | None, title: str) -> str:
@@ -192,40 +200,51 @@ def _links(entries: str, room: str) -> str:
     return f"<ul>{''.join(items)}</ul>"
 
 
-def command_reference(name: str, command: Any) -> Iterator[str]:
+def shown_commands() -> dict[str, Any]:
+    """Return the commands of `hdgemm` that its help shows."""
+    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    return {name: command for name, command in commands.items() if not command.hidden}
+
+
+def command_reference(name: str, command: Any, heading: str = "#") -> Iterator[str]:
     """Yield the lines that describe a command, then its subcommands."""
-    if getattr(command, "hidden", False):
-        return
     arguments = [param for param in command.params if param.param_type_name == "argument"]
     options = [param for param in command.params if param.param_type_name == "option"]
     subcommands = getattr(command, "commands", {})
-    usage = [name, *(argument.name.upper() for argument in arguments)]
+    usage = [name, *map(_argument, arguments)]
     usage += ["COMMAND"] if subcommands else []
-    yield from ("", f"### {name}", "", (command.help or "").strip(), "")
+    yield from ("", f"{heading} {name}", "", (command.help or "").strip(), "")
     yield from ("```text", " ".join([*usage, "[OPTIONS]"] if options else usage), "```", "")
     if command.epilog:
-        yield from ("```text", command.epilog.partition("Examples:\n")[2], "```", "")
+        examples = dedent(command.epilog.partition("Examples:\n")[2]).rstrip()
+        yield from ("```text", examples, "```", "")
     shown = [param for param in (*arguments, *options) if not getattr(param, "hidden", False)]
     if shown:
         yield from ("| option | default | meaning |", "|---|---|---|")
         yield from (_row(param) for param in shown)
     for part, subcommand in subcommands.items():
-        yield from command_reference(f"{name} {part}", subcommand)
+        if not subcommand.hidden:
+            yield from command_reference(f"{name} {part}", subcommand, f"{heading}#")
+
+
+def _argument(param: Any) -> str:
+    shown: str = param.metavar or param.name.upper()
+    return shown
 
 
 def _row(param: Any) -> str:
     if param.param_type_name == "argument":
-        names = f"`{param.name.upper()}`"
+        names = f"`{_cell(_argument(param))}`"
     else:
         names = ", ".join(f"`{opt}`" for opt in (*param.opts, *param.secondary_opts))
-        names += f" {param.metavar}" if param.metavar else ""
+        names += f" {_cell(param.metavar)}" if param.metavar else ""
     default = "required" if param.required else _default(param)
     return f"| {names} | {default} | {_cell(param.help or '')} |"
 
 
 def _default(param: Any) -> str:
     value = param.default
-    shown = isinstance(value, str | int | float) and not isinstance(value, bool)
+    shown = isinstance(value, str | int | float) and not isinstance(value, bool) and value != ""
     return f"`{_cell(str(value))}`" if shown else ""
 
 

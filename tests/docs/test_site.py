@@ -15,12 +15,14 @@ import pytest
 import hdgemm
 from bench import figures
 from docs.site_hooks import (
+    command_reference,
     description,
     documented_path,
     name_page,
     on_page_content,
     on_post_template,
     public_names,
+    shown_commands,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,9 +43,11 @@ def test_the_site_builds_in_strict_mode(tmp_path):
         check=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )  # fmt: skip
     commands = (tmp_path / "site/reference/cli/index.html").read_text(encoding="utf-8")
-    assert "hdgemm multiply" in commands
+    assert 'href="../commands/multiply/"' in commands
     assert f"hdgemm {hdgemm.__version__}" in commands
-    assert "--host-memory" in commands
+    multiply = (tmp_path / "site/reference/commands/multiply/index.html").read_text("utf-8")
+    assert "--host-memory" in multiply
+    assert "ADDRESS|FILE|local:N</td>" in multiply
     names = tmp_path / "site/reference/names"
     for name in ("hdgemm.matmul", "hdgemm.linalg.svd", "hdgemm.linalg.RidgeFit"):
         page = (names / name / "index.html").read_text(encoding="utf-8")
@@ -89,6 +93,17 @@ def test_the_page_of_a_wrong_address_says_where_to_look(address, home):
     assert f'<a href="{home}recipes/">' in page
     assert "404" not in page
     assert on_post_template(html, "sitemap.xml", None) == html
+
+
+@pytest.mark.parametrize("name", shown_commands())
+def test_the_page_of_a_command_has_its_usage_and_tables_of_three_columns(name):
+    lines = list(command_reference(f"hdgemm {name}", shown_commands()[name]))
+    assert lines[1] == f"# hdgemm {name}"
+    assert lines[6].startswith(f"hdgemm {name}")
+    assert lines[5] == "```text"
+    for row in (line for line in lines if line.startswith("|")):
+        assert len(re.findall(r"(?<!\\)\|", row)) == 4, row
+        assert "``" not in row
 
 
 def test_search_takes_parts_of_names_for_words():
