@@ -234,7 +234,7 @@ def _argument(param: Any) -> str:
 
 def _row(param: Any) -> str:
     if param.param_type_name == "argument":
-        names = f"`{_cell(_argument(param))}`"
+        names = f"`{_argument(param)}`"  # no bar within code ends a cell
     else:
         names = ", ".join(f"`{opt}`" for opt in (*param.opts, *param.secondary_opts))
         names += f" {_cell(param.metavar)}" if param.metavar else ""

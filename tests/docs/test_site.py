@@ -102,7 +102,8 @@ def test_the_page_of_a_command_has_its_usage_and_tables_of_three_columns(name):
     assert lines[6].startswith(f"hdgemm {name}")
     assert lines[5] == "```text"
     for row in (line for line in lines if line.startswith("|")):
-        assert len(re.findall(r"(?<!\\)\|", row)) == 4, row
+        assert len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", row))) == 4, row
+        assert "\\" not in "".join(re.findall(r"`([^`]*)`", row)), row
         assert "``" not in row
 
 
