@@ -6,7 +6,9 @@ import subprocess
 import sys
 from importlib import import_module
 
+import numpy as np
 import pytest
+import scipy.linalg
 
 import hdgemm
 from hdgemm.linalg.absent_names import ADVICE
@@ -50,9 +52,18 @@ def test_a_routine_that_is_missing_names_another(name):
     with pytest.raises(AttributeError, match=f"has no attribute '{name}': use ") as caught:
         getattr(hdgemm.linalg, name)
     advice = str(caught.value).partition(": use ")[2]
-    for whole in re.findall(r"\b(?:scipy|hdgemm)(?:\.\w+)+", advice):
+    for whole in re.findall(r"\b(?:scipy|numpy|hdgemm)(?:\.\w+)+", advice):
         home, _, function = whole.rpartition(".")
-        assert callable(getattr(import_module(home), function))
+        found = getattr(import_module(home), function)
+        assert callable(found) or function == "__version__"
+
+
+@pytest.mark.parametrize("library", [np.linalg, scipy.linalg], ids=lambda each: each.__name__)
+def test_every_function_of_numpy_and_scipy_has_advice(library):
+    for name in set(library.__all__) - set(hdgemm.linalg.__all__) - {"test"}:
+        if callable(getattr(library, name)):
+            with pytest.raises(AttributeError, match=f"'{name}': use "):
+                getattr(hdgemm.linalg, name)
 
 
 def test_a_routine_that_is_missing_names_another_when_it_is_imported():
@@ -61,13 +72,19 @@ def test_a_routine_that_is_missing_names_another_when_it_is_imported():
     with pytest.raises(ImportError, match="cannot import name 'nothing'"):
         from hdgemm.linalg import nothing  # noqa: F401
     assert not hasattr(hdgemm.linalg, "expm")
+    with pytest.raises(ImportError, match=r"use hdgemm\.linalg\.svds"):
+        from hdgemm.decomposition import TruncatedSVD  # noqa: F401
+    assert not hasattr(hdgemm.decomposition, "TruncatedSVD")
 
 
 @pytest.mark.parametrize(
     ("name", "advice"),
     [("svd", "hdgemm.linalg.svd"), ("PCA", "hdgemm.decomposition.PCA"),
      ("eigvals", "hdgemm.linalg.eigsh"),
-     ("sqrtm", "scipy.linalg.sqrtm on an array")],
+     ("sqrtm", "scipy.linalg.sqrtm on an array"),
+     ("mean", "numpy.mean on an array"),
+     ("LinAlgWarning", r"scipy\.linalg\.LinAlgWarning$"),
+     ("LinAlgError", "hdgemm.linalg.SingularMatrixError")],
 )  # fmt: skip
 def test_a_name_of_another_package_says_where_it_is(name, advice):
     with pytest.raises(AttributeError, match=rf"has no attribute '{name}': use {advice}"):
