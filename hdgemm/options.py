@@ -170,7 +170,9 @@ class Options:
     threads
         Threads for host BLAS and copies. None: the cores this process may use.
     strategy
-        One step of the paper's ladder (HDGEMM, sections 2 and 3); see `STRATEGIES`.
+        How much the pipeline overlaps and reuses (HDGEMM, sections 2 and 3): ``"initial"``,
+        ``"double-buffering"``, ``"data-reuse"``, ``"data-placement"`` (the default) or
+        ``"hybrid"``.
     tile
         ``(mb, nb, kb)`` forces one tile shape; None lets the planner search.
     verify
@@ -317,6 +319,11 @@ def built_in_options(**given: Any) -> Options:
 
 class set_options:  # noqa: N801 - used like a function
     """Set defaults of `Options` for the whole process, or for a ``with`` block.
+
+    Parameters
+    ----------
+    **defaults
+        Fields of `Options`. Calls without `options`, and `Options` without the field, take them.
 
     Raises
     ------

@@ -119,6 +119,8 @@ def plan_gemm(
     dtype
         Of A and B as they are stored: float32, float64, complex64, complex128, or a type that is
         converted when it is loaded, such as int8. C then has the type that `matmul` gives it.
+    options
+        Memory, devices, tiles; see `Options`. None: the defaults.
 
     Returns
     -------
@@ -200,6 +202,8 @@ def execute(
         From `plan_gemm` or `plan`. Where these operands are stored in another way than it was made
         for, the product is planned again with the same device, limits, strategy and tile; the
         report says which plan ran.
+    a, b, alpha, beta, trans_a, trans_b
+        As in `multiply`.
     c
         An array, a memmap, a stored matrix, or a location, which is created where beta = 0. A
         product A·B of integers is exact int64, as `multiply`'s.

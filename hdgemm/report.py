@@ -124,7 +124,7 @@ class Report:
     stages
         Per stage that had something to do, in the order of the pipeline.
     peak_memory_bytes
-        The most memory the run added to the process, see `hdgemm.machine.peak_memory`; None where
+        The most memory the run added to the process, as `Options.host_memory` counts it; None where
         it was not measured.
     plan
         A summary of the plan, plain values only.
@@ -134,7 +134,7 @@ class Report:
         Python, the platform, and the packages that a run depends on.
     timeline
         The events, at most 16,384 for each device: in a longer run one event stands for several
-        operations. Drawn by `hdgemm.pictures`, left out of the JSON.
+        operations. `save_gantt` and `save_trace` show them; the JSON leaves them out.
     resumption
         What a durable run found; None for other runs.
     split
@@ -238,6 +238,18 @@ class Report:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the report as JSON to `path`."""
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    def save_gantt(self, path: str | os.PathLike[str]) -> None:
+        """Draw when each stage of each device worked, as PNG; needs the extra plot."""
+        from hdgemm.pictures.gantt import save_gantt
+
+        save_gantt(self.timeline, path)
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the events as JSON for Perfetto or Chrome."""
+        from hdgemm.pictures.trace import save_trace
+
+        save_trace(self.timeline, path)
 
 
 def build_report(

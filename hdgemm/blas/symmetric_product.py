@@ -85,7 +85,7 @@ def symm(
 
     Parameters
     ----------
-    alpha, beta, b, c, overwrite_c, out, options, session, progress, observer, cancel
+    alpha, beta, b, c, overwrite_c, out
         As in `hdgemm.dgemm`.
     a
         A square matrix as in `hdgemm.matmul`.
@@ -93,6 +93,8 @@ def symm(
         0: A·B; 1: B·A.
     lower
         The lower triangle of A is read; by default the upper one.
+    **keywords
+        Keywords of every call, from `options` to `report`.
 
     Returns
     -------

@@ -180,7 +180,7 @@ _DOCUMENTED: Final = {
     "options": "Memory, devices, tiles; see `Options`. None: the session's, or the defaults.",
     "session": "Opened devices, kept from call to call; see `Session`. None opens them for this\n"
     "call.",
-    "progress": "Called with snapshots of the run (`hdgemm.progress.Progress`); True shows a bar\n"
+    "progress": "Called with snapshots of the run (`hdgemm.Progress`); True shows a bar\n"
     "on standard error, or in the notebook.",
     "observer": "Called with each event of the run.",
     "cancel": "Set it to stop the run after at most one operation per stage.",

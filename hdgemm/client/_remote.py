@@ -181,8 +181,8 @@ class Client:
         Parameters
         ----------
         process
-            A process of the service: ``"gemm"``, ``"verify"``, ``"profile"``, ``"linpack"``, or a
-            routine of `hdgemm.routines.registry.commands`.
+            A process of the service: ``"gemm"``, ``"verify"``, ``"profile"``, ``"linpack"``, or one
+            that has the name of a command, such as ``"svd"`` or ``"solve"``.
         *operands
             As in `multiply`; solve and lstsq take A and B. They may be given by name, too.
         output, transfer

@@ -252,12 +252,12 @@ def cho_factor(
 ) -> CholeskyFactor:
     """Return ``(c, lower)`` for `cho_solve`, with the Cholesky factor of `a` in one triangle of c.
 
-    Takes the parameters of `cholesky` and raises its errors; the elements of the other triangle are
-    undefined where `c` is an `out` that exists already, or `a` itself.
+    The elements of the other triangle are undefined where `c` is an `out` that exists already, or
+    `a` itself.
 
     Parameters
     ----------
-    a, lower, overwrite_a, check_finite, strategy, out
+    a, lower, overwrite_a, check_finite, out
         As in `cholesky`.
     **keywords
         Keywords of every call, from `options` to `restart`.

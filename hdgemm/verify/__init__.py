@@ -46,6 +46,8 @@ def verify(
     a, b, c
         As in `hdgemm.dgemm`: arrays, memmaps or paths; each is read once, `b` twice where it
         holds NaN or Inf.
+    alpha, beta, trans_a, trans_b
+        As the product had them.
     c_before
         C₀, the C that beta multiplied; needed where beta is not zero.
     rounds

@@ -44,6 +44,10 @@ FUNCTIONS = [name for name in public_names() if inspect.isfunction(_found(name))
 CLASSES = [name for name in public_names() if inspect.isclass(_found(name))]
 
 
+def _is_error(name):
+    return inspect.isclass(_found(name)) and issubclass(_found(name), Exception)
+
+
 def _sections(name):
     """Return the text of each section of a docstring."""
     parts = re.split(r"^(\w[\w ]*)\n-+$", inspect.getdoc(_found(name)), flags=re.MULTILINE)
@@ -57,10 +61,34 @@ def test_a_public_function_has_every_section(name):
     assert not missing
 
 
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS + CLASSES
+                                  if not _is_error(name)])  # fmt: skip
+def test_each_parameter_is_described_and_no_other(name):
+    sections = _sections(name)
+    described = re.findall(
+        r"^(\S.*)$", sections.get("Parameters", "") + sections.get("Attributes", ""), re.MULTILINE
+    )
+    names = [
+        each.strip("* ") for line in described for each in re.sub(" : .*", "", line).split(",")
+    ]
+    names = [each for each in names if not each.endswith("_")]  # scikit-learn's, of a fit
+    assert sorted(names) == sorted(inspect.signature(_found(name)).parameters)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS + CLASSES)
+def test_a_docstring_refers_to_public_names_only(name):
+    value = _found(name)
+    members = vars(value).values() if inspect.isclass(value) else ()
+    texts = [inspect.getdoc(each) or "" for each in (value, *members) if callable(each)]
+    public = set(public_names()) | set(ROOMS)
+    for other in re.findall(r"`(hdgemm(?:\.\w+)+)[`(]", "\n".join(texts)):
+        assert other in public or other.rpartition(".")[0] in public - set(ROOMS), other
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_public_class_has_its_sections(name):
-    error = issubclass(_found(name), Exception)
-    assert not set(ERROR_SECTIONS if error else CLASS_SECTIONS) - set(_sections(name))
+    needed = set(ERROR_SECTIONS if _is_error(name) else CLASS_SECTIONS)
+    assert not needed - set(_sections(name))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

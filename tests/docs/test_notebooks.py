@@ -1,5 +1,6 @@
 """The notebooks run from the first cell to the last, and are stored with their outputs."""
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -7,6 +8,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_takes_public_modules_only(path):
+    modules = re.findall(r"(?:from|import) (hdgemm[.\w]*)", path.read_text(encoding="utf-8"))
+    assert set(modules) <= {"hdgemm", "hdgemm.client", "hdgemm.linalg", "hdgemm.decomposition"}
 
 
 @pytest.mark.ci

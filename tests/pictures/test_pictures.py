@@ -114,6 +114,16 @@ def test_gantt_is_a_small_png(timeline, tmp_path):
     assert len(data) < 200_000
 
 
+def test_a_report_draws_its_events(tmp_path):
+    pytest.importorskip("matplotlib")
+    reports = []
+    hdgemm.linalg.svdvals(np.ones((40, 3)), report=reports.append)
+    reports[0].save_gantt(tmp_path / "gantt.png")
+    reports[0].save_trace(tmp_path / "trace.json")
+    assert (tmp_path / "gantt.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
 def test_gantt_colours_stages_apart(tmp_path):
     pytest.importorskip("matplotlib")
     from matplotlib.image import imread

@@ -27,10 +27,28 @@ THRESHOLD: Final = 16.0
 @refuses_unknown
 @dataclass(frozen=True, slots=True)
 class Settings(Variant):
-    """One run of LINPACK: a `Variant`, and its random system.
+    """One run of LINPACK: how the matrix is dealt and factored, and its random system.
 
     Parameters
     ----------
+    n
+        Order of the system.
+    nb, grid
+        Rows and columns of a block, and of the grid of processes, P×Q.
+    mapping
+        ``"row"``: processes are numbered along the rows of the grid; ``"column"``.
+    depth
+        Lookahead: panels that are factored ahead of the update; 0 for none.
+    broadcast
+        How a panel is sent along a row of the grid: ``"1ring"``, ``"2ring"`` or ``"long"``, each
+        also with ``"-modified"``, for which the next process of a ring factors first.
+    swap
+        How rows are interchanged: ``"long"`` or ``"binary-exchange"``.
+    overlap
+        What runs beside the update: some of ``"window"``, ``"panel-swap"``, ``"shared-panel"`` and
+        ``"split-swap"`` (Jo et al., sections 4.1 to 4.4).
+    strip
+        Columns of a strip, which are dealt to devices together; None chooses them.
     seed
         X₀ of the random sequence.
     threshold
