@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 #: Packages whose public names have pages.
 PACKAGES = ("hdgemm", "hdgemm.linalg", "hdgemm.decomposition", "hdgemm.cluster", "hdgemm.mpi")
 #: Names with pages that no package's `__all__` has: the client needs an extra, errors a module.
-MORE_NAMES = ("hdgemm.Client", "hdgemm.errors")
+MORE_NAMES = (
+    *("hdgemm.Client", "hdgemm.client.RemoteError", "hdgemm.client.RemoteJob"),
+    *("hdgemm.client.RemoteMatrix", "hdgemm.errors"),
+)
+#: Classes that only functions make: their pages leave out how.
+_MADE = ("hdgemm.StoredMatrix", "hdgemm.client.RemoteJob")
 #: This line of docs/reference/library.md is replaced by the list of these pages.
 NAMES_MARK = "<!-- functions -->"
 #: This line of docs/reference/cli.md is replaced by the list of the commands' pages.
@@ -42,6 +47,7 @@ _INTERNAL = {
         *("check_consumer", "consumed", "device", "free_slots", "machine", "reopen", "running"),
         *("slots", "warn_of_memory"),
     ),
+    "hdgemm.StoredMatrix": ("operand",),
     "hdgemm.decomposition.PCA": ("__sklearn_tags__",),
     "hdgemm.mpi.BlockCyclicArray": ("axes", "check", "copy_to", "like"),
 }
@@ -93,7 +99,7 @@ def on_config(config: Any) -> Any:
     packages: dict[str, list[dict[str, str]]] = {package: [] for package in PACKAGES}
     for name in public_names():
         package, _, last = name.rpartition(".")
-        packages[package].append({last: f"reference/names/{name}.md"})
+        packages.setdefault(package, []).append({last: f"reference/names/{name}.md"})
     pages = [{package: names} for package, names in packages.items()]
     reference = next(part["Reference"] for part in config.nav if "Reference" in part)
     commands = [{name: f"reference/commands/{name}.md"} for name in shown_commands()]
@@ -129,6 +135,9 @@ def name_page(name: str) -> str:
         lines.append(f"      members: {shown}")
     hidden = {name, *(f"hdgemm.{each}" for each in dir(value) if ismodule(value))} & set(_INTERNAL)
     internal = [f"!^{each}$" for owner in sorted(hidden) for each in _INTERNAL[owner]]
+    if name in _MADE:
+        lines.append("      merge_init_into_class: false")
+        internal.append("!^__init__$")
     lines.append(f"      filters: {['!^_[^_]', *internal]}")
     return "\n".join(lines) + "\n"
 

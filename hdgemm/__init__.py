@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from hdgemm.device_check import check_device
     from hdgemm.matrices.generated import generated
     from hdgemm.matrices.operands import create, open  # noqa: A004 - `hdgemm.open`
-    from hdgemm.pipeline.devices.registry import list_devices as devices
+    from hdgemm.matrices.stored import StoredMatrix
+    from hdgemm.pipeline.devices.registry import DeviceInfo, list_devices as devices
     from hdgemm.preflight import execute, plan, plan_gemm
     from hdgemm.progress import Progress
     from hdgemm.report import Report
@@ -42,6 +43,7 @@ __version__ = "0.2.0"
 __all__ = [
     "CancelledRunError",
     "DeviceError",
+    "DeviceInfo",
     "DeviceUnavailableError",
     "DoesNotFitError",
     "HdgemmError",
@@ -52,6 +54,7 @@ __all__ = [
     "Progress",
     "Report",
     "Session",
+    "StoredMatrix",
     "Verification",
     "check_device",
     "cluster",
@@ -86,9 +89,11 @@ __all__ = [
 #: Module and name of what is imported at first use: NumPy takes time, `Client` needs an extra.
 _LAZY = {
     "Client": ("hdgemm.client", "Client"),
+    "DeviceInfo": ("hdgemm.pipeline.devices.registry", "DeviceInfo"),
     "Progress": ("hdgemm.progress", "Progress"),
     "Report": ("hdgemm.report", "Report"),
     "Session": ("hdgemm.run.session", "Session"),
+    "StoredMatrix": ("hdgemm.matrices.stored", "StoredMatrix"),
     "Verification": ("hdgemm.verify.check", "Verification"),
     "check_device": ("hdgemm.device_check", "check_device"),
     "create": ("hdgemm.matrices.operands", "create"),
@@ -116,7 +121,7 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    if name in ("cluster", "decomposition", "linalg", "mpi"):
+    if name in ("client", "cluster", "decomposition", "linalg", "mpi"):
         return import_module(f"hdgemm.{name}")
     if name not in _LAZY:
         # `from hdgemm import module` asks for the module here before it imports it.

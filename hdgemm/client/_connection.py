@@ -32,7 +32,12 @@ _UNKNOWN: Final = (
 
 
 class RemoteError(HdgemmError):
-    """The service failed or cannot be reached; see `status` and `problem`."""
+    """The service failed or cannot be reached; see `status` and `problem`.
+
+    See Also
+    --------
+    hdgemm.Client : Its methods raise it.
+    """
 
 
 class Connection:

@@ -31,6 +31,18 @@ class RemoteJob:
     """A job of the service. `info` is the status document that was fetched last.
 
     `refresh` and `wait` fetch a new one.
+
+    See Also
+    --------
+    hdgemm.Client : Its methods `submit` and `compute` return jobs.
+    RemoteError : Raised where the service fails.
+
+    Examples
+    --------
+    >>> with hdgemm.Client("http://127.0.0.1:8000") as client:
+    ...     job = client.compute("svdvals", "A.npy")
+    ...     print(job.wait().status, job.report()["seconds"])
+    ...     s = job.result()
     """
 
     def __init__(self, connection: Connection, info: Mapping[str, Any]) -> None:

@@ -37,7 +37,23 @@ _ATTEMPTS: Final = 8
 
 @dataclass(frozen=True)
 class RemoteMatrix:
-    """A matrix on the server."""
+    """A matrix on the server.
+
+    Parameters
+    ----------
+    id
+        The server's identifier.
+
+    See Also
+    --------
+    hdgemm.Client : Its method `upload` returns one.
+
+    Examples
+    --------
+    >>> with hdgemm.Client("http://127.0.0.1:8000") as client:
+    ...     matrix = client.upload(b)
+    ...     jobs = [client.submit("A.npy", matrix), client.compute("svdvals", matrix)]
+    """
 
     id: str
 

@@ -4,12 +4,22 @@ from typing import TYPE_CHECKING, Never
 
 from hdgemm.cluster._product import multiply, syrk
 from hdgemm.cluster.cholesky import cholesky
+from hdgemm.cluster.connection import ClusterError
 from hdgemm.cluster.preflight import plan
 from hdgemm.cluster.row_passes import row_passes
 from hdgemm.linalg.absent_names import missing as _missing
 from hdgemm.mpi.linpack import Settings as LinpackSettings, linpack
 
-__all__ = ["LinpackSettings", "cholesky", "linpack", "multiply", "plan", "row_passes", "syrk"]
+__all__ = [
+    "ClusterError",
+    "LinpackSettings",
+    "cholesky",
+    "linpack",
+    "multiply",
+    "plan",
+    "row_passes",
+    "syrk",
+]
 
 if not TYPE_CHECKING:  # a type checker would take every name for present
 

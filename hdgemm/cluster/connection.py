@@ -38,7 +38,12 @@ _SILENCE_SECONDS: Final = 60.0
 
 
 class ClusterError(HdgemmError):
-    """The cluster cannot go on: no scheduler, or no worker that can take part."""
+    """The cluster cannot go on: no scheduler, or no worker that can take part.
+
+    See Also
+    --------
+    multiply, cholesky, row_passes : Raise it.
+    """
 
 
 class Scheduler:

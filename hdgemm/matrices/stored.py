@@ -38,8 +38,18 @@ class StoredMatrix(ArrayProtocols):
     """A matrix in a file, a store or an array, or a rectangular view of one.
 
     Views and transposes copy no data; they stay usable until the matrix that they come from is
-    closed. Every public call takes them as operands and as `out`. Made by `hdgemm.open` and
-    `hdgemm.create`.
+    closed. Every public call takes them as operands and as `out`. Made by `open` and `create`.
+
+    See Also
+    --------
+    open, create, generated : Return it.
+
+    Examples
+    --------
+    >>> with hdgemm.open("A.npy") as a:
+    ...     corner = a[:2, :2].read()
+    ...     c = a.T @ np.ones(300)
+    ...     largest = max(block.max() for rows, block in a.blocks())
     """
 
     ndim = 2

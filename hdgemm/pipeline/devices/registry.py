@@ -34,6 +34,15 @@ class DeviceInfo:
         Why it cannot be opened, or what a user should know.
     accelerator
         It has memory of its own, so that products in RAM can be faster on it.
+
+    See Also
+    --------
+    devices : Returns a list of them.
+
+    Examples
+    --------
+    >>> hdgemm.devices()[0].name
+    'host'
     """
 
     name: str
