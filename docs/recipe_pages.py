@@ -23,6 +23,10 @@ DRAW: Final = "HDGEMM_DRAW_RECIPES"
 _LEFT_OUT: Final = re.compile(r"^(<!-- .* -->|!\[.*\]\(.*\))\n", re.MULTILINE)
 #: A block of Python, which becomes a cell.
 _PYTHON: Final = re.compile(r"^```python\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
+#: A block of Python that needs what not every machine has.
+_NOT_RUN: Final = re.compile(
+    r"^<!-- not run: [^\n]* -->\n+```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 #: A link to another page.
 _LINK: Final = re.compile(r"\[([^\]]+)\]\((?!https?:)[^)]+\)")
 
@@ -34,8 +38,12 @@ def python_of(markdown: str) -> list[str]:
 
 def notebook_of(markdown: str) -> dict[str, Any]:
     """Return a page as a Jupyter notebook: each block of Python is a cell, links are plain text."""
+    needing = {found[1] for found in _NOT_RUN.finditer(markdown)}
     parts = _PYTHON.split(_LINK.sub(r"\1", _LEFT_OUT.sub("", markdown)))
     cells = [_cell(i, "code" if i % 2 else "markdown", part) for i, part in enumerate(parts)]
+    for cell, part in zip(cells, parts, strict=True):
+        if part in needing:  # "Run all" goes on after it where there is no GPU
+            cell["metadata"] = {"tags": ["raises-exception"]}
     return {
         "cells": [cell for cell in cells if cell["source"]],
         "metadata": {

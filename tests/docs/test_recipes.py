@@ -10,6 +10,7 @@ import pytest
 
 from docs import recipe_pages
 from tests.docs.pages import RECIPES, ROOT, blocks_of
+from tests.docs.test_notebooks import run_notebook
 
 #: Packages that a recipe needs beside hdgemm's own dependencies.
 NEEDED = {"dask-xarray-zarr": ("zarr", "dask", "xarray"), "matlab-parquet": ("h5py", "pyarrow")}
@@ -69,6 +70,28 @@ def test_the_notebook_of_a_recipe_has_its_python(page):
     shown = "".join("".join(cell["source"]) for cell in notebook.cells)
     assert "<!--" not in shown
     assert "](" not in shown
+
+
+def test_cells_that_need_a_gpu_do_not_stop_a_notebook():
+    page = recipe_pages.RECIPES / "gpu-arrays.md"
+    notebook = recipe_pages.notebook_of(page.read_text(encoding="utf-8"))
+    tagged = {"".join(cell["source"]) for cell in notebook["cells"] if cell["metadata"]}
+    codes = {"".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"}
+    assert tagged == {code for code in codes if 'devices="cuda:0"' in code}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("page", RECIPES, ids=_stem)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the kernel's libraries
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_the_notebook_of_a_recipe_runs(page, tmp_path, monkeypatch):
+    """But of those that need a server or Slurm."""
+    text = page.read_text(encoding="utf-8")
+    if not recipe_pages.python_of(text) or "<!-- server -->" in text:
+        pytest.skip("no program, or it needs a server")
+    for package in (*NEEDED.get(page.stem, ()), "nbformat", "ipykernel", "matplotlib"):
+        pytest.importorskip(package, reason="needs the extra dev")
+    run_notebook(recipe_pages.notebook_of(text), tmp_path, monkeypatch)
 
 
 def test_every_recipe_is_listed_and_in_the_navigation():
