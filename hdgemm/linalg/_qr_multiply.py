@@ -203,4 +203,8 @@ def _check_shapes(source: StoredMatrix, factor: StoredMatrix, *, left: bool) -> 
     fits = factor.shape[0] in (m, min(m, n)) if left else factor.shape[1] == m
     if not fits:
         order = "Q·c" if left else "c·Q"
-        raise InputError(f"c has shape {factor.shape}, a {m}×{n}: they do not fit for {order}")
+        wanted = f"{m} or {min(m, n)} rows" if left else f"{m} columns"
+        raise InputError(
+            f"c has shape {factor.shape}, a {m}×{n}: they do not fit for {order}, which needs a c "
+            f"with {wanted}"
+        )

@@ -140,8 +140,8 @@ class _Table:
             dtype = np.dtype(object)
         if dtype.kind not in "fiub":
             raise InputTypeError(
-                f"{self._path} has a column {field.name!r} of {field.type}, which holds no "
-                "numbers: drop it, or convert it",
+                f"{self._path} has a column {field.name!r} of {field.type}, which is no "
+                "integer or floating-point type: drop it, or cast it to double",
                 column=field.name,
             )
         return check_read(dtype, f"{self._path}, column {field.name!r},")

@@ -119,12 +119,26 @@ class Text(ReadOnly):
         """Refuse, with the lines that convert it."""
         path = place.path
         delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        skipped = ", skiprows=1" if _has_header(path, delimiter) else ""
         raise InputError(
             f"{path} is text, whose rows have no fixed places; convert it:\n"
-            f"    rows = numpy.loadtxt({str(path)!r}, delimiter={delimiter!r})\n"
+            f"    rows = numpy.loadtxt({str(path)!r}, delimiter={delimiter!r}{skipped})\n"
             f"    numpy.save({str(path.with_suffix('.npy'))!r}, rows)",
             path=str(path),
         )
+
+
+def _has_header(path: Path, delimiter: str) -> bool:
+    """Say whether the first line of a text has names where numbers are to be."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as stream:
+            words = stream.readline(1 << 16).split(delimiter)
+    except OSError as error:
+        raise InputError(f"cannot open {path}: {error.strerror}", path=str(path)) from error
+    try:
+        return not [complex(word) for word in words]
+    except ValueError:
+        return True
 
 
 def _not_written(place: Location) -> InputError:

@@ -29,6 +29,8 @@ _MAGIC: Final = b"\x93NUMPY"
 _VERSIONS: Final = {1: ("<H", "latin1"), 2: ("<I", "latin1"), 3: ("<I", "utf8")}
 #: `numpy.save` writes this for bfloat16, and for no dtype of its own.
 _BFLOAT16: Final = "<V2"
+#: Suffixes of files of raw elements, which may begin like any other file.
+_RAW_SUFFIXES: Final = frozenset({".bin", ".raw", ".dat"})
 #: No honest header of a matrix comes near this.
 _LONGEST_HEADER: Final = 1 << 20
 
@@ -74,14 +76,27 @@ def parse_stream(path: Path, stream: Any) -> NpyHeader:
     return _parse(path, text, offset)
 
 
+def _other_kind(path: Path, start: bytes) -> str:
+    """Say what a file is that begins so, and what to do with it."""
+    save = "and save it with numpy.save"
+    if not start:
+        return "it is empty"
+    if start.startswith(b"PK\x03\x04"):
+        return f"it is a ZIP archive, as torch.save and Excel write: load the matrix there, {save}"
+    if start.startswith(b"\x80") and start[1:2] in {b"\x02", b"\x03", b"\x04", b"\x05"}:
+        return f"it is a pickle, which hdgemm never loads: load it where it was made, {save}"
+    if re.fullmatch(rb"[\t\n\r -~]+", start) and path.suffix.lower() not in _RAW_SUFFIXES:
+        return f"it is text: load it with numpy.loadtxt, {save}"
+    raw = f"; of raw elements write {path.name}::ROWSxCOLS:DTYPE"
+    return (
+        f"it begins with {start[:6]!r}, not {_MAGIC!r}"
+        f"{raw if path.suffix.lower() not in {'.npy', '.npz'} else ''}"
+    )
+
+
 def _header_text(path: Path, start: bytes, stream: Any) -> tuple[str, int]:
     if start[:6] != _MAGIC:
-        raw = f"; of raw elements write {path.name}::ROWSxCOLS:DTYPE"
-        raise InputError(
-            f"{path} is not a .npy file: it begins with {start[:6]!r}, not {_MAGIC!r}"
-            f"{raw if path.suffix.lower() not in {'.npy', '.npz'} else ''}",
-            path=str(path),
-        )
+        raise InputError(f"{path} is not a .npy file: {_other_kind(path, start)}", path=str(path))
     version = start[6] if len(start) > 6 else 1
     if version not in _VERSIONS:
         raise InputError(f"{path} has .npy version {version}; versions 1 to 3 can be read")

@@ -1,5 +1,8 @@
 """Formats that are read and not written, and operands of Dask."""
 
+import pickle
+from pathlib import Path
+
 import h5py
 import numpy as np
 import pytest
@@ -109,16 +112,36 @@ def test_nothing_is_written_in_them(suffix):
             call()
 
 
+@pytest.mark.parametrize("header", ["", "a,b,c"])
 @pytest.mark.parametrize(("name", "delimiter"), [("A.csv", ","), ("A.tsv", "\t")])
-def test_the_lines_that_convert_a_text_work(name, delimiter):
+def test_the_lines_that_convert_a_text_work(name, delimiter, header):
     x = numbers(5, 3)
-    np.savetxt(name, x, delimiter=delimiter)
+    np.savetxt(name, x, delimiter=delimiter, header=header, comments="")
     with pytest.raises(InputError, match="convert it") as caught:
         hdgemm.open(name)
     lines = str(caught.value).splitlines()[1:]
     assert len(lines) == 2
     exec("import numpy\n" + "\n".join(line.strip() for line in lines))
     np.testing.assert_allclose(hdgemm.open("A.npy").read(), x)
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [(b"", "it is empty"), (b"1 2 3\n4 5 6\n", "text: load it with numpy.loadtxt"),
+     (b"PK\x03\x04" + bytes(99), "ZIP archive, as torch.save"),
+     (pickle.dumps([1.0]), "pickle, which hdgemm never loads"),
+     (bytes(99), r"of raw elements write A.x::ROWSxCOLS:DTYPE")],
+)  # fmt: skip
+def test_a_file_of_another_program_is_named(start, kind):
+    Path("A.x").write_bytes(start)
+    with pytest.raises(InputError, match=f"is not a .npy file: .*{kind}") as caught:
+        hdgemm.open("A.x")
+    assert ("raw elements" in str(caught.value)) == ("raw" in kind)
+
+
+def test_a_text_that_is_missing_is_missing():
+    with pytest.raises(InputError, match=r"cannot open .*No such file"):
+        hdgemm.open("A.csv")
 
 
 def test_dask_operands_are_read_by_chunk():
