@@ -4,7 +4,7 @@ function complete() {
     const block = [...document.querySelectorAll("nav.md-code__nav")].indexOf(nav) + 1;
     nav.setAttribute("aria-label", `Code ${block}`);
   });
-  document.querySelectorAll("pre > code:not([tabindex]), p:not([tabindex]):has(> img)").forEach((block) => {
+  document.querySelectorAll("pre > code:not([tabindex]), p:not([tabindex]):has(> img), .md-typeset__scrollwrap:not([tabindex])").forEach((block) => {
     block.setAttribute("tabindex", "0");
   });
 }

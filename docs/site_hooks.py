@@ -187,7 +187,7 @@ def on_post_template(output_content: str, template_name: str, config: Any) -> st
     pages = {"home": "", "recipes": "recipes/", "functions and classes": "reference/library/",
              "command line": "reference/cli/"}  # fmt: skip
     items = "".join(f'<li><a href="{home}{path}">{name}</a></li>' for name, path in pages.items())
-    output = output_content.replace("<title>", "<title>No such page - ")
+    output = on_post_page(output_content).replace("<title>", "<title>No such page - ")
     return _NOT_FOUND.sub(f"{text}\n<ul>{items}</ul>", output)
 
 

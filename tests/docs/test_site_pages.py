@@ -16,7 +16,10 @@ from tests.docs.pages import ROOT
 
 #: The campaign of the site, which continuous integration runs with the extra docs.
 pytestmark = pytest.mark.campaign
-PAGES = ("", "recipes/pca/", "reference/names/hdgemm.linalg.cho_solve/")
+PAGES = (
+    *("", "recipes/pca/", "reference/names/hdgemm.linalg.cho_solve/", "reference/formats/"),
+    *("reference/commands/multiply/", "reference/names/hdgemm.StoredMatrix/", "404.html"),
+)
 #: Where pictures of the pages are to be kept, if anywhere.
 PICTURES = os.environ.get("HDGEMM_PICTURES")
 

@@ -297,9 +297,7 @@ def test_wrong_arguments_are_refused(tmp_path):
     array = np.empty((4, 4))
     with pytest.raises(hdgemm.InputError, match="overlap"):
         qr(a, out=(array, array))
-    with pytest.raises(
-        hdgemm.InputError, match="do not fit for c·Q, which needs a c with [0-9]+ columns"
-    ):
+    with pytest.raises(hdgemm.InputError, match=r"c·Q, which needs a c with \d+ columns"):
         qr_multiply(a, np.ones(3))
     with pytest.raises(hdgemm.InputError, match="mode must be"):
         qr_multiply(a, np.ones(4), "both")
