@@ -4,7 +4,8 @@ function complete() {
     const block = [...document.querySelectorAll("nav.md-code__nav")].indexOf(nav) + 1;
     nav.setAttribute("aria-label", `Code ${block}`);
   });
-  document.querySelectorAll("pre > code:not([tabindex]), p:not([tabindex]):has(> img), .md-typeset__scrollwrap:not([tabindex])").forEach((block) => {
+  const scrolled = "pre > code, p:has(> img), .md-typeset__scrollwrap";
+  document.querySelectorAll(`:is(${scrolled}):not([tabindex])`).forEach((block) => {
     block.setAttribute("tabindex", "0");
   });
 }

@@ -68,6 +68,21 @@ def browser():
     started.quit()
 
 
+def test_a_page_is_printed_in_the_colours_of_the_light_scheme(site, browser):
+    found = []
+    for scheme in ("light", "dark"):
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {
+            "media": "print", "features": [{"name": "prefers-color-scheme", "value": scheme}],
+        })  # fmt: skip
+        browser.get(site + PAGES[1])
+        found.append(browser.execute_script(
+            "return ['pre .mi', 'pre .kn', 'article p', 'article p > a'].map("
+            "each => getComputedStyle(document.querySelector(each)).color)"
+        ))  # fmt: skip
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page or "landing page")
 def test_a_page_fits_and_axe_finds_nothing(site, browser, page, scheme, width):
