@@ -83,6 +83,23 @@ def test_a_page_is_printed_in_the_colours_of_the_light_scheme(site, browser):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize(
+    "page", ["", "explanation/pipeline/", "explanation/strategies/", "recipes/slurm/",
+             "recipes/pca/", "notebooks/product/", "how-to/service/"],
+)  # fmt: skip
+def test_a_picture_keeps_a_size_that_can_be_read_on_a_phone(site, browser, page):
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+        "width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True})  # fmt: skip
+    browser.get(site + page)
+    pictures = browser.execute_script(
+        "return [...document.querySelectorAll('article img')].map("
+        "each => [each.getAttribute('src'), each.naturalWidth, each.width])"
+    )
+    assert pictures
+    assert [name for name, whole, shown in pictures if shown < 0.5 * whole] == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page or "landing page")
 def test_a_page_fits_and_axe_finds_nothing(site, browser, page, scheme, width):
