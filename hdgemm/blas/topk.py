@@ -217,7 +217,7 @@ def topk(
 
 @contextmanager
 def prepare(
-    a: Any, b: Any, out: Any, call: Call, *, k: int, trans_b: int = False
+    a: Any, b: Any, out: Any, call: Call, *, k: int = 10, trans_b: int = False
 ) -> Iterator[Prepared[TopK]]:
     """Yield the largest entries of a product, planned."""
     count = whole_number(k, "k")

@@ -312,7 +312,7 @@ def eigsh(
     maxiter
         Reads of A at most; None for 20.
     tol
-        A pair has converged when ``||A·v - w·v||`` is at most `tol` times the largest \|w\|; 0 for
+        A pair has converged when ``||A·v - w·v||`` is at most `tol` times the largest abs(w); 0 for
         working precision.
     return_eigenvectors
         Return the vectors, too.

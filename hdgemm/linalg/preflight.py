@@ -46,8 +46,9 @@ def plan(
     ----------
     routine
         "cholesky", "cho_factor", "lu_factor" (or "lu", as the command line names it), "qr", "solve"
-        and "inv" (factorisation and solution), "lstsq", "trsm" or "solve_triangular", "det",
-        "slogdet", "syrk", "topk".
+        and "inv" (factorisation and solution), "lstsq", "ridge", "pinv", "svd", "svdvals", "svds",
+        "eigsh", "pca", "cov", "corrcoef", "norm", "trsm" or "solve_triangular", "det", "slogdet",
+        "syrk", "topk".
     a
         The order n, the shape (m, n), or a matrix as the routine takes it.
     dtype
@@ -64,8 +65,8 @@ def plan(
         As the routine takes them.
     arguments
         Arguments of the routine that change its plan: `lower`, `overwrite_a`, `assume_a`,
-        `transposed`, `refine`, `trans`, `mode`, `k`, `trans_b`. The plan of ``refine="float32"``
-        has three solves.
+        `transposed`, `refine`, `trans`, `mode`, `k`, `trans_b` and others. The plan of
+        ``refine="float32"`` has three solves.
 
     Returns
     -------

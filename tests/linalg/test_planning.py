@@ -1,3 +1,4 @@
+import inspect
 import itertools
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from hdgemm.linalg.planning.search import Storage, plan_slabs
 from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.machine.rates import HOST, Machine
 from hdgemm.matrices.transfer import leading
+from hdgemm.routines.registry import planned
 from tests.linalg.tall import plan_tsqr
 
 KINDS = ("cholesky", "lu")
@@ -298,3 +300,10 @@ def test_a_triangle_that_does_not_fit_is_refused_with_its_bytes(name):
     with pytest.raises(DoesNotFitError, match="TSQR of a 10000000×9000000 float64 matrix") as error:
         linalg.plan(name, (10**7, 9 * 10**6), columns=1, options=options)
     assert error.value.requested > 8 * (9 * 10**6) ** 2
+
+
+@pytest.mark.parametrize("name", planned())
+def test_a_plan_needs_no_argument_of_the_routine_and_its_documentation_names_it(name):
+    extents = 40 if name in {"solve", "inv", "det"} else (60, 60)
+    assert hdgemm.linalg.plan(name, extents, columns=20).host_bytes > 0
+    assert f'"{name}"' in (inspect.getdoc(hdgemm.linalg.plan) or "")
