@@ -128,6 +128,12 @@ def _find(file: Any, path: Path, item: str) -> Any:
         found = file[item] if item in file else None  # noqa: SIM401
     except (KeyError, OSError) as error:
         raise InputError(f"cannot open {path}::{item}: {error}", path=str(path)) from error
+    if isinstance(found, h5py.Group) and (inside := datasets_in(found)):
+        raise InputError(
+            f"{path} has no dataset {item!r}, but a group with {', '.join(inside[:20])}: write it "
+            f"like '{path}::/{item.strip('/')}/{inside[0]}'",
+            path=str(path),
+        )
     if not isinstance(found, h5py.Dataset):
         there = ", ".join(datasets_in(file)) or "none"
         raise InputError(

@@ -447,7 +447,8 @@ def test_what_is_missing_is_said(tmp_path):
     zarr_array(tmp_path / "x.zarr", numbers((3, 3)))
     for name, words in (
         ("x.h5::B", "no dataset 'B'; at its top level are: cube, top, whole"),
-        ("x.h5::group", "no dataset"), ("x.h5::cube", "2-D"), ("x.h5::top", "2-D"),
+        ("x.h5::group", "no dataset 'group', but a group with A: write it like .*::/group/A'"),
+        ("x.h5::cube", "2-D"), ("x.h5::top", "2-D"),
         ("x.h5::whole", "astype"), ("y.h5::A", "No such file"),
         ("x.zarr::B", "cannot open"), ("y.zarr::A", "no Zarr store"),
     ):  # fmt: skip
