@@ -17,3 +17,10 @@ new MutationObserver(complete).observe(document, {
   attributeFilter: ["tabindex"],
 });
 complete();
+
+// The search's syntax excludes words after a hyphen: --host-memory would find nothing.
+const post = Worker.prototype.postMessage;
+Worker.prototype.postMessage = function (message, ...rest) {
+  const query = typeof message?.data === "string" ? message.data.replace(/(^|\s)-+(?=\w)/g, "$1") : null;
+  return post.call(this, query === null ? message : { ...message, data: query }, ...rest);
+};

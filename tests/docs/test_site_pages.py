@@ -84,6 +84,30 @@ def test_a_page_is_printed_in_the_colours_of_the_light_scheme(site, browser):
 
 
 @pytest.mark.parametrize(
+    ("query", "page"),
+    [("pca", "recipes/pca/"), ("similarity", "recipes/similarity/"),
+     ("parquet", "recipes/matlab-parquet/"), ("slurm", "recipes/slurm/"),
+     ("jupyter", "recipes/"), ("uninstall", "platforms/"), ("cite", "citation/"),
+     ("np.linalg.svd", "reference/names/hdgemm.linalg.svd/"), ("svd", "reference/names/"),
+     ("--host-memory", "how-to/memory/")],
+)  # fmt: skip
+def test_search_finds(site, browser, query, page):
+    """Among the first ten results."""
+    wait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait(browser, 60)
+    browser.get(site)
+    browser.execute_script(
+        "const box = document.querySelector('.md-search__input'); box.focus();"
+        "box.value = arguments[0]; box.dispatchEvent(new Event('input', {bubbles: true}));"
+        "box.dispatchEvent(new KeyboardEvent('keyup', {bubbles: true}))", query,
+    )  # fmt: skip
+    wait.until(lambda _: browser.find_elements("css selector", ".md-search-result__item > a"))
+    found = browser.execute_script(
+        "return [...document.querySelectorAll('.md-search-result__item > a')].map(a => a.href)"
+    )
+    assert any(each.startswith(site + page) for each in found[:10]), found
+
+
+@pytest.mark.parametrize(
     "page", ["", "explanation/pipeline/", "explanation/strategies/", "recipes/slurm/",
              "recipes/pca/", "notebooks/product/", "how-to/service/"],
 )  # fmt: skip
