@@ -338,6 +338,13 @@ class PCA:
             input_tags=utils.InputTags(),
         )
 
+    def __repr__(self) -> str:
+        """Return the call that makes it, as scikit-learn's estimators do."""
+        parameters = inspect.signature(type(self)).parameters.items()
+        given = {name: getattr(self, name) for name, each in parameters
+                 if getattr(self, name) is not each.default}  # fmt: skip
+        return f"PCA({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 - scikit-learn's
         """Return the parameters by name."""
         names = list(inspect.signature(type(self)).parameters)

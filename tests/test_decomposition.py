@@ -63,6 +63,11 @@ def test_a_mean_of_1e8_times_the_spread_does_no_harm(solver):
     assert np.allclose(near.components_, far.components_, atol=1e-8)
 
 
+def test_an_estimator_shows_what_it_was_given():
+    assert repr(PCA(3, whiten=True)) == "PCA(n_components=3, whiten=True)"
+    assert repr(PCA()) == "PCA()"
+
+
 def test_files_and_transforms_there_and_back(tmp_path):
     x = samples(900, 15, mean=2.0)
     np.save(tmp_path / "X.npy", x)

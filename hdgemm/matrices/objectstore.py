@@ -36,8 +36,11 @@ def open_objects(place: Location, *, writable: bool = False) -> Matrix:
     Endpoint, region and credentials come from the usual variables (``AWS_ENDPOINT_URL``,
     ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY`` …).
     """
+    objects = _connect(
+        place.url
+    )  # its extra has zarr, too: it is to be named where both are missing
     zarr = load_zarr()
-    store = zarr.storage.ObjectStore(_connect(place.url), read_only=not writable)
+    store = zarr.storage.ObjectStore(objects, read_only=not writable)
     try:
         array = zarr.open_array(store=store, path=place.item, mode="r+" if writable else "r")
     except Exception as error:

@@ -33,6 +33,7 @@ def folder(tmp_path):
         ("multiply A.npy B.npy --out C.npy --device opencl:0", "opencl"),
         ("lu A.npy --out F.npy --gantt g.png", "plot"),
         ("solve A.npy B.npy --out X.zarr", "zarr"),
+        ("solve s3://bucket/A.zarr::A B.npy --out X.npy", "s3"),
         ("profile --quick --out P", "plot"),
     ],
 )
