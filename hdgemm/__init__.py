@@ -1,4 +1,4 @@
-"""Out-of-core matrix multiplication: C = alpha·op(A)·op(B) + beta·C for what does not fit."""
+"""Dense linear algebra for matrices larger than memory: products, factorisations and solves."""
 
 from importlib import import_module
 from importlib.util import find_spec
