@@ -65,7 +65,7 @@ class CheckedGroup:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCheck:
-    """The outcome of `check_device`."""
+    """The outcome of `check_device`; it is true where all products are correct."""
 
     device: str
     description: str
@@ -76,6 +76,9 @@ class DeviceCheck:
     def passed(self) -> bool:
         """Whether all products of all groups are correct."""
         return all(group.passed for group in self.groups)
+
+    def __bool__(self) -> bool:
+        return self.passed
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain values."""

@@ -80,6 +80,7 @@ def test_a_device_that_ignores_alpha_fails(short, monkeypatch):
     monkeypatch.setattr(HostDevice, "gemm", lambda self, _alpha, *rest: true_gemm(self, 1.0, *rest))
     result = hdgemm.check_device("host")
     assert not result.passed
+    assert not result
     assert all(group.worst > 1 and "trans_a=0" in group.failure for group in result.groups)
 
 

@@ -20,6 +20,8 @@ _ROWS_SHOWN: Final = 10
 class Verification:
     """Outcome of a check by random vectors: rows of C times a vector, and how far they are off.
 
+    It is true where the check has passed.
+
     Parameters
     ----------
     passed
@@ -64,6 +66,9 @@ class Verification:
     def detects(self) -> float:
         """Errors above this are missed with probability `miss_probability` at most."""
         return 2 * self.bound
+
+    def __bool__(self) -> bool:
+        return self.passed
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON, with the outcome as a sentence: ``summary``."""

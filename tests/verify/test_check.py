@@ -76,6 +76,12 @@ def test_one_wrong_element_is_found_in_its_row(dtype):
         assert "not the product" in str(outcome)
 
 
+def test_an_outcome_is_true_where_it_has_passed():
+    a, b = np.ones((8, 5)), np.ones((5, 3))
+    assert verify(a, b, a @ b)
+    assert not verify(a, b, a @ b + 1.0)
+
+
 def test_an_error_far_below_the_bound_passes():
     rng = np.random.default_rng(6)
     a, b = normal(rng, (40, 50)), normal(rng, (50, 60))
