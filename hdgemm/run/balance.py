@@ -316,10 +316,12 @@ class Pool:
         return True
 
     def stored(self, name: str, rect: Rect) -> None:
-        """Record that a device has stored a rectangle of a tile that it drew."""
-        out = self._states[name].out
-        place = next(i for i, tile in enumerate(out) if tile.covers(rect))
-        out[place : place + 1] = remainder(out[place], [rect])
+        """Record that a device has stored a rectangle of a tile that it drew.
+
+        It may lie in several of the parts that earlier rectangles left of the tile.
+        """
+        state = self._states[name]
+        state.out = [part for left in state.out for part in remainder(left, [rect])]
 
     def fail(self, name: str) -> None:
         """Return a failed device's tiles that are not stored to the pool."""

@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import given, settings, strategies as st
 
+from hdgemm.pipeline.slots import pieces
 from hdgemm.pipeline.tiles import Rect
 from hdgemm.run.balance import Pool, PoolMember, Wait
 
@@ -129,3 +130,14 @@ def test_an_unknown_device_gets_one_small_piece_first():
     pool.stored("x", tile)
     pool.timed("x", 1.0, 1.0)
     assert isinstance(pool.draw("x"), Rect)
+
+
+def test_pieces_of_the_chunks_of_a_tile_are_recorded_in_their_order():
+    # Of a narrow last chunk more rows go together than of the first ones.
+    pool = Pool(8, 5, {"a": PoolMember((8, 5), 1.0, measured=True)})
+    tile = pool.draw("a")
+    parts = pieces(tile, trans=False, itemsize=8, most=64, chunk=(8, 4))
+    assert len({part.rows for part in parts}) == 2
+    for part in parts:
+        pool.stored("a", part)
+    assert pool.draw("a") is Wait.NOTHING_LEFT
