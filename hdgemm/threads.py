@@ -48,6 +48,40 @@ class Gate:
             self._lock.release()
 
 
+def notify_all(condition: threading.Condition) -> None:
+    """Wake all that wait; an interrupted call can be repeated.
+
+    In ``with condition`` an interrupt of `Condition.__enter__` can leave the lock locked.
+    """
+    try:
+        condition.acquire()
+        condition.notify_all()
+    finally:
+        try:  # noqa: SIM105 - an interrupt within `suppress` would leave the lock locked
+            condition.release()
+        except RuntimeError:  # it was interrupted before the lock was acquired
+            pass
+
+
+class StopFlag(threading.Event):
+    """A `cancel` of the library's own, which runs look at, and nobody waits for.
+
+    An interrupt of `threading.Event.set` can leave the event's own lock locked.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stopped = False
+
+    def set(self) -> None:
+        """Stop the run; an interrupted call can be repeated."""
+        self._stopped = True
+
+    def is_set(self) -> bool:
+        """Return whether the run is to stop."""
+        return self._stopped
+
+
 class Origin:
     """The process that made this object, for an iterator that waits for threads: a forked child has
     none of them.
@@ -79,10 +113,13 @@ class Worker(threading.Thread):
     After an interrupted `Thread.join`, Python up to 3.12 can report a running thread as ended
     (bpo-45274). Memory that the thread uses would be freed too early. After an interrupted `start`,
     either the target runs already and the worker is `working`, or it never runs.
+
+    A run waits for a worker `within_run`, which therefore may not wait for another run's end.
     """
 
-    def __init__(self, target: Callable[[], object], name: str) -> None:
+    def __init__(self, target: Callable[[], object], name: str, *, within_run: bool = True) -> None:
         super().__init__(target=target, name=name, daemon=True)
+        self.within_run = within_run
         self._end = Gate()
         #: Taken once: by the thread, which then calls the target, or by an interrupted start.
         self._claim = threading.Lock()

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from hdgemm.errors import CancelledRunError, HdgemmError
-from hdgemm.threads import RUNNING, Call, Gate, Worker, WorkerPool, run_all
+from hdgemm.threads import (
+    RUNNING,
+    Call,
+    Gate,
+    StopFlag,
+    Worker,
+    WorkerPool,
+    notify_all,
+    run_all,
+)
 
 INTERRUPTIBLE = pytest.mark.skipif(
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN, reason="this process ignores SIGINT"
@@ -183,6 +192,34 @@ def test_a_gate_whose_lock_an_interrupt_left_locked_opens():
     gate._lock.acquire()
     gate.wait()
     assert gate.is_open
+
+
+@pytest.mark.parametrize("where", ["acquire", "notify_all"])
+def test_a_notification_that_is_interrupted_can_be_repeated(monkeypatch, where):
+    condition = threading.Condition()
+    real = getattr(condition, where)
+
+    def interrupted():
+        real()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(condition, where, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            notify_all(condition)
+    notify_all(condition)
+    free = []
+    thread = threading.Thread(target=lambda: free.append(condition.acquire(timeout=240.0)))
+    thread.start()
+    thread.join()
+    assert free == [True]
+
+
+def test_a_stop_flag_takes_no_lock():
+    flag = StopFlag()
+    flag._cond.acquire()  # as an interrupt of `threading.Event.set` leaves it
+    flag.set()
+    assert flag.is_set()
 
 
 PROGRAM = """

@@ -2,67 +2,72 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.blas.products import multiply
 from hdgemm.call.keywords import RunKeywords, public_call
 from hdgemm.errors import CancelledRunError
+from hdgemm.machine.limits import thread_limit
 from hdgemm.run.session import Session
-from hdgemm.threads import RUNNING, Origin
+from hdgemm.threads import RUNNING, Origin, StopFlag, Worker, finish, wait_for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Unpack
+    from typing import TypeAlias, Unpack
 
     from numpy.typing import NDArray
 
+    _Tile: TypeAlias = tuple[slice, slice, NDArray[Any]]
+
+#: Seconds after which the consumer looks for an interrupt, which an untimed wait can miss.
+_INTERRUPTIBLE: Final = 0.2
+
 
 class _Handover:
-    """One tile at a time from the thread of a run to the thread that consumes them."""
+    """One tile at a time from the thread of a run to the thread that consumes them.
+
+    The consumer may be interrupted anywhere: it uses single operations of `SimpleQueue`, whose C
+    code no interrupt divides.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._tile: tuple[slice, slice, NDArray[Any]] | None = None
-        self._ended = False
+        self._tiles: SimpleQueue[_Tile | None] = SimpleQueue()
+        #: An element for each tile that the consumer is done with.
+        self._used: SimpleQueue[None] = SimpleQueue()
         self._abandoned = False
         self.origin = Origin("stream")
 
     def put(self, rows: slice, cols: slice, tile: NDArray[Any]) -> None:
         """Hand a tile over; return when the consumer is done with it."""
-        with self._changed:
-            self._tile = rows, cols, tile
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._tile is None or self._abandoned)
-            if self._abandoned:
-                raise CancelledRunError("the stream of tiles was closed; C is not finished")
+        self._tiles.put((rows, cols, tile))
+        self._used.get()
+        if self._abandoned:
+            raise CancelledRunError("the stream of tiles was closed; C is not finished")
 
     def end(self) -> None:
         """Say that no tile follows."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+        self._tiles.put(None)
 
     def abandon(self, _error: BaseException | None = None) -> None:
         """Say that no tile is wanted any more."""
-        with self._changed:
-            self._abandoned = True
-            self._changed.notify_all()
+        self._abandoned = True
+        self._used.put(None)
 
-    def tiles(self) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
+    def tiles(self) -> Iterator[_Tile]:
         """Yield tiles until the run ends."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._tile is not None or self._ended)
-                tile = self._tile
-            if tile is None:
-                return
+        while (tile := self._next()) is not None:
             yield tile
             self.origin.check()
-            with self._changed:
-                self._tile = None
-                self._changed.notify_all()
+            self._used.put(None)
+
+    def _next(self) -> _Tile | None:
+        while True:
+            try:
+                return self._tiles.get(timeout=_INTERRUPTIBLE)
+            except Empty:
+                continue
 
 
 @public_call(RunKeywords)
@@ -110,12 +115,12 @@ def stream(
     >>> for rows, cols, tile in hdgemm.stream("A.npy", "B.npy"):
     ...     largest[rows] = np.maximum(largest[rows], tile.max(axis=1))
     """
-    handover, errors = _Handover(), []
-    stop = keywords.get("cancel") or threading.Event()
+    handover = _Handover()
+    own, errors = StopFlag(), []
     session = keywords.get("session")
     if isinstance(session, Session):
         session.check_consumer()
-    run: dict[str, Any] = {**keywords, "cancel": stop}
+    run: dict[str, Any] = {"cancel": own, **keywords}
 
     def compute() -> None:
         try:
@@ -125,22 +130,24 @@ def stream(
         finally:
             handover.end()
 
-    # The end of the interpreter stops the run of a stream that is not at its end.
-    RUNNING.add(handover.abandon)
-    thread = threading.Thread(target=compute, name="hdgemm-stream", daemon=True)
-    thread.start()
+    worker = Worker(compute, "hdgemm-stream", within_run=False)
+
+    def leave() -> None:
+        own.set()
+        handover.abandon()
+        wait_for_workers([worker])
+
     try:
+        # The end of the interpreter stops the run of a stream that is not at its end.
+        RUNNING.add(handover.abandon)
+        with thread_limit():
+            worker.start()
         for tile in handover.tiles():
             with nullcontext() if session is None else session.consumed():
                 yield tile
-    except BaseException:
-        if handover.origin.here:
-            if "cancel" not in keywords:
-                stop.set()
-            handover.abandon()
-        raise
     finally:
-        thread.join()
+        if handover.origin.here:
+            finish(leave)
         RUNNING.discard(handover.abandon)
     if errors:
         raise errors[0]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from hdgemm.pipeline.plan import STAGES
 from hdgemm.pipeline.schedule import ScheduleBuilder, stages_of
+from hdgemm.threads import notify_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -77,9 +78,8 @@ class OperationSource(ABC):
 
     def stop(self) -> None:
         """End all iterations: the run has failed, was cancelled or is done."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._closed = True
+        notify_all(self._changed)
 
 
 class _Forgotten:

@@ -19,7 +19,7 @@ from hdgemm.run._accounting import describe_split, moved_bytes
 from hdgemm.run._learned_rates import Learned, learn_alone
 from hdgemm.run.regions import fixed_regions
 from hdgemm.run.shared_pool import PoolFeed, SharedPool, StoringMatrix
-from hdgemm.threads import Worker, run_all
+from hdgemm.threads import StopFlag, Worker, run_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +82,7 @@ class SharedRun:
             key=lambda checks: checks.scratch_bytes,
             default=None,
         )
-        self._cancel = threading.Event()
+        self._cancel = StopFlag()
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._timelines: dict[str, Timeline] = {}
@@ -187,7 +187,6 @@ class SharedRun:
             if self._error is None or isinstance(self._error, CancelledRunError):
                 self._error = error
         self._cancel.set()
-        self._shared.wake()
 
     def planned_bytes(self) -> Mapping[Stage, int]:
         """Return the bytes that each stage was to move for the tiles that were drawn."""

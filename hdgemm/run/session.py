@@ -145,7 +145,8 @@ class Session:
     def _turn(self) -> Iterator[None]:
         """Wait until no other call runs; what a run calls and waits for would wait for itself."""
         self.check_consumer()
-        within_a_run = isinstance(threading.current_thread(), Worker) or within_function()
+        thread = threading.current_thread()
+        within_a_run = (isinstance(thread, Worker) and thread.within_run) or within_function()
         if not self._running.acquire(blocking=not within_a_run):
             raise InputError(
                 "the session computes what this observer, progress function, generated matrix or "

@@ -13,6 +13,7 @@ from hdgemm.pipeline.slot_reuse import DrawnUnits
 from hdgemm.pipeline.tiles import Rect, WorkUnit
 from hdgemm.run.balance import Wait
 from hdgemm.run.regions import Cells
+from hdgemm.threads import notify_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,8 +142,7 @@ class SharedPool:
 
     def wake(self) -> None:
         """Wake all blocked draws, so that they check whether they were stopped."""
-        with self._changed:
-            self._changed.notify_all()
+        notify_all(self._changed)
 
     def seconds(self, name: str) -> tuple[float, float]:
         """Return the times of a device's first draw and last store since the start of the run."""

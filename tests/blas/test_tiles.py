@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import hdgemm
+from hdgemm.blas.stream import _Handover
 from hdgemm.errors import (
     CancelledRunError,
     DoesNotFitError,
@@ -480,3 +481,36 @@ def test_topk_names_the_memory_of_result_and_product_in_one_refusal(same, other)
     named = refused(1)
     assert refused(named - 1) == refused(named // 2) == named
     assert call(named).values.shape == (40, 3)
+
+
+def test_a_stream_that_is_interrupted_as_it_begins_ends_its_run(monkeypatch):
+    # Ctrl-C reaches the consumer when the thread of the run has just been started.
+    real = threading.Thread.start
+
+    def interrupted(thread):
+        real(thread)
+        if thread.name == "hdgemm-stream":
+            raise KeyboardInterrupt
+
+    a = numbers(200, 50)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(hdgemm.stream(a, a, trans_b=1, options=TILED))
+    assert not any(each.name == "hdgemm-stream" for each in threading.enumerate())
+
+
+def test_a_stream_that_is_interrupted_again_as_it_ends_ends_its_run(monkeypatch):
+    a, left = numbers(200, 50), iter([KeyboardInterrupt, None])
+    real = _Handover.abandon
+
+    def interrupted(handover, error=None):
+        if (raised := next(left, None)) is not None:
+            raise raised
+        real(handover, error)
+
+    monkeypatch.setattr(_Handover, "abandon", interrupted)
+    tiles = hdgemm.stream(a, a, trans_b=1, options=TILED)
+    next(tiles)
+    with pytest.raises(KeyboardInterrupt):
+        tiles.close()
+    assert not any(each.name == "hdgemm-stream" for each in threading.enumerate())

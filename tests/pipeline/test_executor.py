@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from hdgemm import Options, plan_gemm
 from hdgemm.errors import CancelledRunError, DeviceError, HdgemmError
 from hdgemm.matrices import arrays
 from hdgemm.matrices.arrays import ArrayMatrix
 from hdgemm.matrices.base import Wrapper
 from hdgemm.pipeline.devices.host import HostDevice
 from hdgemm.pipeline.devices.recording import Fault, RecordingDevice
+from hdgemm.pipeline.dynamic_schedule import FixedSchedule
 from hdgemm.pipeline.executor import run_plan
 from hdgemm.pipeline.plan import STAGES, OperandSpec, Problem, Slots, planned_bytes
 from hdgemm.pipeline.schedule import build_schedule
@@ -448,3 +451,21 @@ def test_a_long_run_keeps_few_events_and_all_sums():
     assert moved == {stage: n for stage, n in planned_bytes(case.plan).items() if n}
     flops = sum(stats.flops for stats in stages.values())
     assert flops == case.plan.problem.flops
+
+
+def test_an_interrupted_stop_of_a_schedule_leaves_its_lock_free():
+    class Interrupted(threading.Condition):
+        def __enter__(self):
+            super().__enter__()
+            raise KeyboardInterrupt  # Ctrl-C, when the lock is acquired
+
+    plan = plan_gemm(100, 100, 100, options=Options(devices="host", host_memory="60MB"))
+    source = FixedSchedule(plan)
+    source._changed = Interrupted()
+    with suppress(KeyboardInterrupt):
+        source.stop()
+    free = []
+    lane = threading.Thread(target=lambda: free.append(source._changed.acquire(timeout=1)))
+    lane.start()
+    lane.join()
+    assert free == [True]

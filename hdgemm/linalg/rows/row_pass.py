@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -120,7 +119,7 @@ class RowPass:
         self._first = first
         self._kept: dict[int, int] = {}
         self._checks: dict[int, RowChecks] = {}
-        self._stop = threading.Event()
+        self._stopped = False  # no event: an interrupt of its `set` can leave it locked
 
     def run(self) -> None:
         """Read all rows once; the reducers have the results at the return."""
@@ -166,7 +165,7 @@ class RowPass:
                 ]
                 found = [part.result() for part in parts]
             finally:
-                self._stop.set()
+                self._stopped = True
             for others in found[1:]:
                 for reducer, other in zip(self._reducers, others, strict=True):
                     reducer.combine(other)
@@ -204,7 +203,7 @@ class RowPass:
                             self._checkpoint.note(core, number + 1, arrays)
                     writes.wait()
         except BaseException:
-            self._stop.set()  # the other cores need not go on
+            self._stopped = True  # the other cores need not go on
             raise
         return reducers
 
@@ -285,7 +284,7 @@ class RowPass:
                 ),
             )
         for block in blocks:
-            if self._stop.is_set():
+            if self._stopped:
                 return
             yield block
 

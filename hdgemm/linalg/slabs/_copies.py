@@ -64,12 +64,12 @@ class SlabCopies:
         self._a, self._plan, self._recorder = a, plan, recorder
         self._out = out.operand.matrix
         self._first, self._buffers = first, buffers
-        self._stopped, self._lock = threading.Event(), threading.Lock()
+        self._stopped, self._lock = False, threading.Lock()
         self._passed: Call[None] | None = None
 
     def stop(self) -> None:
         """End the pass that runs, if one does, at the next band."""
-        self._stopped.set()
+        self._stopped = True
 
     def load(self, slab: Slab) -> None:
         """Fill a strip of a slab; with the first one all slabs in memory are filled."""
@@ -115,7 +115,7 @@ class SlabCopies:
         copies = [(place, self._copy_of(place)) for place in places]
 
         def move(band: tuple[int, int], buffer: int) -> None:
-            if self._stopped.is_set():
+            if self._stopped:
                 raise CancelledRunError("the factorisation was stopped")
             top, bottom = band
             shape = bottom - top, columns.width
