@@ -209,9 +209,7 @@ def prepare(
         )
         arguments = {} if structure == "gen" else {"assume_a": structure, "lower": lower}
         command = Command("inv", arguments, call.checkpoint, call.restart, matrices=system.kept)
-        with prepare_system(
-            "inv", system, out, call, command, name="lu", in_memory=False
-        ) as prepared:
+        with prepare_system("inv", system, out, call, command, name="lu") as prepared:
             yield prepared
 
 

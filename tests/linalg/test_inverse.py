@@ -124,6 +124,18 @@ def test_determinants_that_are_not_finite_are_numpys(tmp_path, dtype, value, sin
             np.testing.assert_allclose(number, np.linalg.det(matrix), rtol=1e-4)
 
 
+@pytest.mark.parametrize("out", [None, "X.npy"])
+def test_the_inverse_of_an_ill_conditioned_file_warns_as_that_of_an_array(tmp_path, out):
+    a = scipy.linalg.hilbert(30)
+    options = hdgemm.Options(devices="host", host_memory="60MB")
+    place = None if out is None else tmp_path / out
+    for source in (a, saved(tmp_path, a)):
+        with pytest.warns(scipy.linalg.LinAlgWarning, match="estimated rcond"):
+            inv(source, out=place, options=options)
+    lu_factor(a, out=tmp_path / "LU.npy", options=options)
+    inv(hdgemm.linalg.open(tmp_path / "LU.npy"), options=options)  # does not warn
+
+
 def test_singular_matrices(tmp_path):
     a = random_matrix(13, 13, "float64")
     a[:, 4] = 0

@@ -161,7 +161,6 @@ def prepare_system(
     *,
     name: str,
     refines: bool = False,
-    in_memory: bool = True,
 ) -> Iterator[Prepared[Solved]]:
     """Yield the factorisation of A and the solution with its factors, planned.
 
@@ -171,15 +170,13 @@ def prepare_system(
         Of the factors of a durable run.
     refines
         Factor in single precision, and refine X.
-    in_memory
-        Factors of a file may stay in memory, where they fit.
 
     Raises
     ------
     DoesNotFitError
         When the factorisation, or the solution beside what it needs, does not fit.
     """
-    how: dict[str, Any] = {"name": name, "refines": refines, "in_memory": in_memory}
+    how: dict[str, Any] = {"name": name, "refines": refines}
     with open_run(call) as run, ExitStack() as stack:
 
         def plans(run: OpenRun) -> Prepared[Solved]:
@@ -200,7 +197,6 @@ def _prepared(
     restart: bool,
     name: str,
     refines: bool,
-    in_memory: bool,
 ) -> Iterator[Prepared[Solved]]:
     """Plan both parts within the memory of `run`; parameters as in `prepare_system`."""
     with ExitStack() as stack:
@@ -228,9 +224,7 @@ def _prepared(
         )
         portions, flops = _portions(system, run)
         watched = run._replace(callbacks=portions.next(flops[0]))
-        factors = stack.enter_context(
-            _factors(part, watched, needed, solution.output, name, in_memory=in_memory)
-        )
+        factors = stack.enter_context(_factors(part, watched, needed, solution.output, name))
         residual = needed.residual_bytes(run.options)
         refinement = _Refined(system, residual, needed.copies) if refines else None
         solver = _solver(factors.described, part, refinement)
@@ -262,8 +256,6 @@ def _factors(
     needed: FactorsOfSolve,
     output: Output,
     name: str,
-    *,
-    in_memory: bool,
 ) -> AbstractContextManager[PreparedFactors[Factors]]:
     """Prepare the factors of a system, or open those that the caller has given."""
     if isinstance(system.a, tuple):
@@ -277,7 +269,7 @@ def _factors(
     if system.kind == "cholesky":
         return prepare_cholesky_factor(system.a, run, lower=system.lower, **how)
     folder = folder_of(system.source)
-    resident = needed.plan_in_memory(folder, run) if in_memory else None
+    resident = needed.plan_in_memory(folder, run)
     return prepare_lu_factors(system.a, run, resident=resident, **how)
 
 
