@@ -284,9 +284,15 @@ class StoredMatrix(ArrayProtocols):
 
     def __reduce__(self) -> NoReturn:
         # A copy would hold the same descriptors: it would close them, or find other files in them.
+        matrix = self._operand.matrix
+        if matrix.home is None and matrix.opened_from is None:
+            raise InputTypeError(
+                f"{matrix.name} cannot be copied or pickled: pass the function or the array that "
+                "it was made from, and make it again there"
+            )
         raise InputTypeError(
-            f"{self._operand.matrix.name} is opened and cannot be copied or pickled: pass its "
-            "location, and open it again there"
+            f"{matrix.name} is opened and cannot be copied or pickled: pass its location, and open "
+            "it again there"
         )
 
     def __len__(self) -> int:

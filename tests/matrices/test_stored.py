@@ -387,10 +387,19 @@ def test_an_opened_matrix_is_not_copied(stored, kind, copied):
     """A copy would close the original's descriptors, or read another process's."""
     x = numbers()
     matrix = stored(kind, x, "r")
-    for each in (matrix, matrix[:3].T):
-        with pytest.raises(InputTypeError, match="pass its location"):
+    remedy = "pass the function or the array" if kind == "array" else "pass its location"
+    for each in (matrix, matrix[:3].T, matrix[::2]):
+        with pytest.raises(InputTypeError, match=remedy):
             copied(each)
     np.testing.assert_array_equal(np.asarray(matrix), x)
+
+
+def test_a_generated_matrix_that_is_pickled_names_no_location():
+    def ones(rows, cols):
+        return np.ones((rows.stop - rows.start, cols.stop - cols.start))
+
+    with pytest.raises(InputTypeError, match="pass the function or the array that it was made"):
+        pickle.dumps(hdgemm.generated((3, 3), "float64", ones))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
