@@ -147,8 +147,8 @@ def lstsq(
     x : array
         n elements, or n×p for a matrix b; as `cholesky` returns its factor.
     residues : array or number
-        The squared norm of each column of b - A·x; empty where the rank is less than n, where
-        m ≤ n, and for "gelsy", as SciPy's.
+        The squared norm of each column of b - A·x; empty where the rank is less than n (NaN in
+        SciPy from 1.18 on), where m ≤ n, and for "gelsy", as SciPy's.
     rank : int
     s : array or None
         Singular values of A, in descending order; None for "gelsy".

@@ -88,7 +88,7 @@ def test_a_matrix_of_lower_rank_has_the_solution_of_least_norm(driver, dtype):
     expected = scipy.linalg.lstsq(a, b, 1e-12, lapack_driver=driver)
     np.testing.assert_allclose(x, expected[0], rtol=1e-9, atol=1e-12)
     assert rank == expected[2] == 4
-    assert residues.size == expected[1].size == 0
+    assert residues.size == 0  # NaN in SciPy from 1.18 on
     assert residues.dtype == expected[1].dtype
     assert (s is None) == (expected[3] is None)
 
