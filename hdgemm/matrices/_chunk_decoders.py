@@ -1,4 +1,4 @@
-"""Decoders of compressed Zarr chunks, which take no more memory than a chunk has bytes.
+"""Decoders of compressed Zarr and HDF5 chunks, which take no more memory than a chunk has bytes.
 
 A few kilobytes can decompress to gigabytes: a chunk that states, or has, another size is refused.
 """
@@ -14,10 +14,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
@@ -37,6 +38,20 @@ def decoder(codec: Any) -> Decode | None:
     """Return the decoder for a codec of numcodecs that turns bytes into bytes; None for others."""
     decode = _DECODERS.get(getattr(codec, "codec_id", ""))
     return None if decode is None else partial(decode, codec)
+
+
+def gzip_decoder(shuffled: int) -> Decode:
+    """Return the decoder of HDF5's gzip, and of its shuffle of elements of so many bytes before; 0
+    without.
+    """
+    return partial(_shuffled, shuffled) if shuffled else partial(_zlib, None)
+
+
+def _shuffled(size: int, content: Bytes, memory: Bytes) -> Bytes:
+    """Decode bytes that HDF5 has grouped by their place in an element."""
+    planes = np.frombuffer(_zlib(None, content, memory), np.uint8).reshape(size, -1)
+    np.copyto(memory.reshape(-1, size), planes.T)
+    return memory
 
 
 def _blosc(codec: Any, content: Bytes, memory: Bytes) -> Any:

@@ -1,7 +1,8 @@
-"""Compressed chunks of a local Zarr array, read past the page cache and decoded one at a time.
+"""Compressed chunks in local files, read past the page cache and decoded one at a time.
 
 zarr itself reads through the page cache, and decodes in threads of its own, whose allocators keep
 freed memory: a product of order 8192 held 427 MB, one chunk at a time. Here it held 407, with two.
+h5py decodes chunks of any size, for one thread at a time.
 """
 
 from __future__ import annotations
@@ -9,28 +10,36 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from hdgemm.matrices._chunkfiles import chunk_parts
 from hdgemm.matrices._conversion_copy import copy_converted
 from hdgemm.matrices._rectangles import RectangleMatrix
-from hdgemm.matrices.files import BlockFile
 from hdgemm.matrices.transfer import ALIGNMENT, aligned_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
     from hdgemm.matrices._chunk_decoders import Decode
+    from hdgemm.matrices.files import BlockFile
 
 #: Chunks that are read and decoded at once.
 _AT_ONCE: Final = 2
 #: Bytes of the buffers of a thread that are kept for its next chunk, at most.
 _KEPT_BYTES: Final = 16 << 20
+
+
+class StoredChunk(NamedTuple):
+    """The bytes of an encoded chunk in a file."""
+
+    file: BlockFile
+    offset: int
+    nbytes: int
 
 
 class _Buffers:
@@ -53,16 +62,11 @@ class _Buffers:
         self._decoded = _grown(self._decoded, nbytes)
         return self._decoded[:nbytes]
 
-    def content(self, path: Path) -> NDArray[np.uint8]:
-        """Return the bytes of a file."""
-        file = BlockFile(path)
-        try:
-            nbytes = file.size()
-            self._stored = _grown(self._stored, nbytes + 2 * ALIGNMENT)
-            start = file.read_around(0, nbytes, self._stored)
-        finally:
-            file.close()
-        return self._stored[start : start + nbytes]
+    def content(self, chunk: StoredChunk) -> NDArray[np.uint8]:
+        """Return the bytes of a chunk as it is stored."""
+        self._stored = _grown(self._stored, chunk.nbytes + 2 * ALIGNMENT)
+        start = chunk.file.read_around(chunk.offset, chunk.nbytes, self._stored)
+        return self._stored[start : start + chunk.nbytes]
 
 
 def _grown(memory: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:
@@ -75,22 +79,24 @@ _IDLE: Final[deque[_Buffers]] = deque(maxlen=_AT_ONCE)
 
 
 class CompressedChunks(RectangleMatrix):
-    """A `zarr.Array` that is read here, and written by zarr.
+    """A `zarr.Array` or an `h5py.Dataset` that is read here, and written by its library.
 
-    `find` returns the file of a chunk, None for one that was never stored. Decoded chunks have
-    elements of the dtype `stored`. The others are the parameters of `RectangleMatrix`.
+    `find` is a context of a chunk, of None for one that was never stored and has the value `fill`.
+    Decoded chunks have elements of the dtype `stored`. The others are the parameters of
+    `RectangleMatrix`.
     """
 
     def __init__(
         self,
         array: Any,
         stored: np.dtype[Any],
-        find: Callable[[tuple[int, int]], Path | None],
+        fill: Any,
+        find: Callable[[tuple[int, int]], AbstractContextManager[StoredChunk | None]],
         decode: Decode,
         **parameters: Any,
     ) -> None:
         self._whole: tuple[int, int] = tuple(array.chunks)
-        self._fill = 0 if array.fill_value is None else array.fill_value
+        self._fill = fill
         self._stored, self._find, self._decode = stored, find, decode
         super().__init__(array, at_once=_AT_ONCE, **parameters)
         weakref.finalize(self, _IDLE.clear)
@@ -103,21 +109,22 @@ class CompressedChunks(RectangleMatrix):
     def _read_block(self, rows: slice, cols: slice, out: NDArray[Any]) -> None:
         with self._named("read", rows, cols), _buffers() as buffers:
             for index, (top, left), part in chunk_parts(self._whole, rows.start, cols.start, out):
-                path = self._find(index)
-                if path is None:
-                    part[...] = self._fill
-                    continue
+                with self._find(index) as stored:
+                    if stored is None:
+                        part[...] = self._fill
+                        continue
+                    chunk = self._decoded(buffers, stored)
                 height, width = part.shape
-                chunk = self._decoded(buffers, path)
                 copy_converted(part, chunk[top : top + height, left : left + width])
 
-    def _decoded(self, buffers: _Buffers, path: Path) -> NDArray[Any]:
+    def _decoded(self, buffers: _Buffers, chunk: StoredChunk) -> NDArray[Any]:
         memory = buffers.memory(self._whole[0] * self._whole[1] * self._stored.itemsize)
-        content = buffers.content(path)
+        content = buffers.content(chunk)
         try:
             decoded = self._decode(content, memory)
         except Exception as error:
-            raise ValueError(f"{path}: {str(error) or type(error).__name__}") from error
+            place = f"{chunk.file.path}, byte {chunk.offset}" if chunk.offset else chunk.file.path
+            raise ValueError(f"{place}: {str(error) or type(error).__name__}") from error
         return np.frombuffer(decoded, self._stored).reshape(self._whole)
 
 

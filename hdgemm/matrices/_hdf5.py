@@ -1,20 +1,25 @@
 """HDF5 datasets: plain elements at their file offsets, all others through h5py.
 
 Of contiguous and of uncompressed chunked datasets h5py only tells the layout: during a run their
-file is not open in h5py, and elements are read as from any other file. Filtered, virtual and
-external datasets, and files of other drivers, are read through h5py.
+file is not open in h5py, and elements are read as from any other file. Chunks that gzip compressed
+are read and decoded here, too, while h5py has their file open, so that nothing moves them.
+Datasets with other filters, virtual and external ones, and files of other drivers, are read through
+h5py.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hdgemm.errors import HdgemmError, InputError, MatrixIOError, load_extra
+from hdgemm.matrices._chunk_decoders import gzip_decoder
 from hdgemm.matrices._chunkfiles import ChunkFiles
+from hdgemm.matrices._compressed_chunks import CompressedChunks, StoredChunk
 from hdgemm.matrices._hdf5_links import check_links, datasets_in
 from hdgemm.matrices._rectangles import RectangleMatrix
 from hdgemm.matrices.filematrix import FileMatrix
@@ -23,12 +28,15 @@ from hdgemm.matrices.layout import check_read
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
-    from contextlib import ExitStack
+    from contextlib import AbstractContextManager, ExitStack
 
+    from hdgemm.matrices._chunk_decoders import Decode
     from hdgemm.matrices.base import Matrix
 
 #: The HDF5 library serves one thread at a time, for all files together.
 LIBRARY_LOCK: Final = threading.RLock()
+#: Bytes that an encoded chunk may have more than a decoded one.
+_LARGER_ENCODED: Final = 1 << 16
 # A thread that a forked child lacks may hold it. h5py's own lock keeps HDF5 whole.
 os.register_at_fork(after_in_child=LIBRARY_LOCK._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001
 
@@ -163,8 +171,14 @@ def _from_dataset(dataset: Any, name: str, *, writable: bool, file: Any = None) 
         matrix = FileMatrix(opened, dataset.shape, dataset.dtype, offset or 0, source=source)
         matrix.name = name
         return matrix
-    if dataset.chunks and not writable and dataset.id.get_create_plist().get_nfilters() == 0:
-        return _plain_chunks(dataset, name, path)
+    if dataset.chunks and not writable:
+        filters = _filters(dataset)
+        if not filters:
+            return _plain_chunks(dataset, name, path)
+        if file is not None and (decode := _gzip(filters, dataset)) is not None:
+            chunks = _stored_chunks(dataset)
+            if not _has_unfiltered(chunks, dataset):
+                return _compressed_chunks(dataset, name, file, path, chunks, decode)
     return _through_h5py(dataset, name, file, home=path, writable=writable)
 
 
@@ -203,22 +217,102 @@ def _in_other_files(
     return FileMatrix(opened, dataset.shape, dataset.dtype, offset, source=_source(dataset))
 
 
-def _plain_chunks(dataset: Any, name: str, path: Path) -> ChunkFiles:
-    """Open uncompressed chunks at their offsets in the file."""
-    offsets: dict[tuple[int, int], int] = {}
+def _filters(dataset: Any) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the numbers of a dataset's filters and their parameters, in the order of encoding."""
+    described = dataset.id.get_create_plist()
+    found = [described.get_filter(number) for number in range(described.get_nfilters())]
+    return [(number, parameters) for number, _, parameters, _ in found]
+
+
+def _gzip(filters: list[tuple[int, tuple[int, ...]]], dataset: Any) -> Decode | None:
+    """Return the decoder of gzip, with or without shuffle before; None for other filters."""
+    filter_numbers, h5z = [number for number, _ in filters], load_h5py().h5z
+    if filter_numbers == [h5z.FILTER_DEFLATE]:
+        return gzip_decoder(0)
+    if filter_numbers != [h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE]:
+        return None
+    size = filters[0][1][0]
+    return gzip_decoder(size) if size == dataset.dtype.itemsize else None
+
+
+def _stored_chunks(dataset: Any) -> dict[tuple[int, int], Any]:
+    """Return place, bytes and skipped filters of the chunks that are stored, by their index."""
+    found: dict[tuple[int, int], Any] = {}
     high, wide = dataset.chunks
 
     def note(chunk: Any) -> None:
         row, col = chunk.chunk_offset
-        offsets[row // high, col // wide] = chunk.byte_offset
+        found[row // high, col // wide] = chunk
 
     dataset.id.chunk_iter(note)
+    return found
+
+
+def _has_unfiltered(chunks: dict[tuple[int, int], Any], dataset: Any) -> bool:
+    """Return whether a chunk may be stored without a filter, which HDF5 knows.
+
+    A file can say so of all chunks that the edge of the matrix cuts; h5py does not tell.
+    """
+    (rows, cols), (high, wide) = dataset.shape, dataset.chunks
+    nbytes = high * wide * dataset.dtype.itemsize
+    return any(
+        chunk.filter_mask
+        or (chunk.size == nbytes and ((i + 1) * high > rows or (j + 1) * wide > cols))
+        for (i, j), chunk in chunks.items()
+    )
+
+
+def _compressed_chunks(
+    dataset: Any,
+    name: str,
+    opened: Any,
+    path: Path,
+    chunks: dict[tuple[int, int], Any],
+    decode: Decode,
+) -> CompressedChunks:
+    """Open compressed chunks at their offsets in the file, which stays open in h5py, too."""
+    file = BlockFile(path)
+    # What zlib cannot compress it stores with some bytes of its own.
+    most = 2 * math.prod(dataset.chunks) * dataset.dtype.itemsize + _LARGER_ENCODED
+
+    def find(index: tuple[int, int]) -> AbstractContextManager[StoredChunk | None]:
+        chunk = chunks.get(index)
+        if chunk is None:
+            return nullcontext()
+        if chunk.size > most:
+            raise ValueError(f"chunk {index} has {chunk.size} bytes, and none can have over {most}")
+        return nullcontext(StoredChunk(file, chunk.byte_offset, chunk.size))
+
+    def close() -> None:
+        file.close()
+        with LIBRARY_LOCK:
+            dataset.file.close()
+            opened.close()
+
+    return CompressedChunks(
+        dataset,
+        dataset.dtype,
+        dataset.fillvalue,
+        find,
+        decode,
+        name=name,
+        chunk=dataset.chunks,
+        keeps=True,
+        source=_source(dataset),
+        home=path,
+        close=close,
+    )
+
+
+def _plain_chunks(dataset: Any, name: str, path: Path) -> ChunkFiles:
+    """Open uncompressed chunks at their offsets in the file."""
+    chunks, (high, wide) = _stored_chunks(dataset), dataset.chunks
     file = BlockFile(path)
     dtype = dataset.dtype
 
     def open_chunk(index: tuple[int, int], _stack: ExitStack, _write: bool) -> FileMatrix | None:
-        offset = offsets.get(index)
-        return None if offset is None else FileMatrix(file, (high, wide), dtype, offset)
+        chunk = chunks.get(index)
+        return None if chunk is None else FileMatrix(file, (high, wide), dtype, chunk.byte_offset)
 
     return ChunkFiles(
         name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from hdgemm.errors import InputError, load_extra
 from hdgemm.matrices._chunk_decoders import decoder
 from hdgemm.matrices._chunkfiles import ChunkFiles
-from hdgemm.matrices._compressed_chunks import CompressedChunks
+from hdgemm.matrices._compressed_chunks import CompressedChunks, StoredChunk
 from hdgemm.matrices._rectangles import RectangleMatrix
 from hdgemm.matrices._zarr_store import is_stored, largest_chunk, local_root, open_store
 from hdgemm.matrices.draft import aside, reserve
@@ -21,8 +21,8 @@ from hdgemm.matrices.layout import check_read
 from hdgemm.matrices.zarr_replacement import finish_replacements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-    from contextlib import ExitStack
+    from collections.abc import Callable, Hashable, Iterator
+    from contextlib import AbstractContextManager, ExitStack
     from pathlib import Path
 
     from hdgemm.matrices._chunk_decoders import Decode
@@ -104,8 +104,9 @@ def from_zarr(array: Any, name: str, *, writable: bool = False, source: Hashable
         if not array.compressors:
             return _chunk_files(array, name, folder, dtype)
         if (decode := _decoder(array)) is not None:
+            fill = 0 if array.fill_value is None else array.fill_value
             find = _finder(array, folder)
-            return CompressedChunks(array, dtype, find, decode, **parameters)
+            return CompressedChunks(array, dtype, fill, find, decode, **parameters)
     return RectangleMatrix(array, **parameters)
 
 
@@ -151,12 +152,19 @@ def _decoder(array: Any) -> Decode | None:
     return decoder(codec)
 
 
-def _finder(array: Any, folder: Path) -> Callable[[tuple[int, int]], Path | None]:
+def _finder(
+    array: Any, folder: Path
+) -> Callable[[tuple[int, int]], AbstractContextManager[StoredChunk | None]]:
     encode, most = array.metadata.encode_chunk_key, largest_chunk(array)
 
-    def find(index: tuple[int, int]) -> Path | None:
+    @contextmanager
+    def find(index: tuple[int, int]) -> Iterator[StoredChunk | None]:
         path: Path = folder / encode(index)
-        return path if is_stored(path, folder, most) else None
+        if not is_stored(path, folder, most):
+            yield None
+            return
+        with closing(BlockFile(path)) as file:
+            yield StoredChunk(file, 0, file.size())
 
     return find
 
