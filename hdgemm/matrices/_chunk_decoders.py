@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Where a chunk that Blosc compressed says how many bytes it has decoded, and as it is stored.
 _BLOSC_SIZES: Final = (slice(4, 8), slice(12, 16))
+#: Bytes of a zlib stream that are decoded at once, and decoded bytes at most.
+_PIECE_BYTES: Final = 1 << 18
 #: First bytes of a frame of Zstandard.
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 #: Bytes of the name of a dictionary in the header of a frame, by the last bits of its descriptor.
@@ -49,8 +51,8 @@ def gzip_decoder(shuffled: int) -> Decode:
 
 def _shuffled(size: int, content: Bytes, memory: Bytes) -> Bytes:
     """Decode bytes that HDF5 has grouped by their place in an element."""
-    planes = np.frombuffer(_zlib(None, content, memory), np.uint8).reshape(size, -1)
-    np.copyto(memory.reshape(-1, size), planes.T)
+    planes = _zlib(None, content, np.empty_like(memory))
+    np.copyto(memory.reshape(-1, size), planes.reshape(size, -1).T)
     return memory
 
 
@@ -100,12 +102,24 @@ def _fits(codec: Any, content: Bytes, memory: Bytes) -> bool:
     return False
 
 
-def _zlib(_: Any, content: Bytes, memory: Bytes) -> bytes:
-    stream = zlib.decompressobj()
-    decoded = stream.decompress(content.data, memory.nbytes + 1)
-    if len(decoded) <= memory.nbytes and not stream.eof:
+def _zlib(_: Any, content: Bytes, memory: Bytes) -> Bytes:
+    # By pieces: of a whole chunk Python would hold the decoded bytes twice.
+    stream, decoded = zlib.decompressobj(), 0
+    for start in range(0, len(content), _PIECE_BYTES):
+        rest: Any = content[start : start + _PIECE_BYTES].data
+        while not stream.eof:
+            part = stream.decompress(rest, _PIECE_BYTES)
+            if len(part) > memory.nbytes - decoded:
+                raise _other_size(f"more than {memory.nbytes}", memory)
+            memory[decoded : decoded + len(part)] = np.frombuffer(part, np.uint8)
+            decoded, rest = decoded + len(part), stream.unconsumed_tail
+            if not rest and len(part) < _PIECE_BYTES:
+                break
+    if not stream.eof:
         raise ValueError("it is truncated")
-    return _of_size(decoded, memory)
+    if decoded < memory.nbytes:
+        raise _other_size(decoded, memory)
+    return memory
 
 
 def _bz2(_: Any, content: Bytes, memory: Bytes) -> bytes:

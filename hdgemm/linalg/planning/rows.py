@@ -10,7 +10,7 @@ import numpy as np
 from hdgemm.errors import DoesNotFitError
 from hdgemm.linalg.planning.device_tiles import DeviceTile, gram_tiles
 from hdgemm.matrices.read_ahead import BLOCK_BYTES, STREAM_BUFFERS
-from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES
+from hdgemm.matrices.transfer import ALIGNMENT, BOUNCE_BYTES, DISK_THREADS
 from hdgemm.pipeline.plan import flops_per_multiply_add
 from hdgemm.plan_terms import expected_line, memory_line, moved_line, phase_lines, terms
 from hdgemm.units import format_count, format_flops
@@ -357,6 +357,10 @@ def plan_pass(
     required = max(work.required_rows for work in works)
     most_cores = min(cores, m // max(1, required), memory // max(1, core_bytes))
     for workers in range(max(1, most_cores), 0, -1):
+        # Chunks as stored and decoded, in the threads that read; half of the memory at most.
+        reads = max(DISK_THREADS, STREAM_BUFFERS * workers)
+        decoding = 2 * reads * shape.chunk_bytes
+        free = memory - min(decoding, (memory + 1) // 2)
         fixed = shared + workers * (core_bytes + STREAM_BUFFERS * ALIGNMENT)
         # The blocks, the mask of the check for NaNs, and the workspace.
         each = STREAM_BUFFERS * row_bytes + 1 + sum(work.row_bytes for work in works)
@@ -364,10 +368,11 @@ def plan_pass(
         most = max(1, min(m, BLOCK_BYTES // row_bytes)) if rows is None else rows
         if required:  # and each core has a whole block
             most = max(required, min(most, m // workers))
-        fitting = min(most, (memory - fixed) // per_row)
+        fitting = min(most, (free - fixed) // per_row)
         least = max(1, required, min(most, worthwhile if workers > 1 else 1))
         least = least if rows is None else most
         held = fixed + per_row * max(fitting, least)
+        held += min(decoding, held)
         if fitting >= least:
             return _plan_of(shape, works, fitting, workers)._replace(
                 host_bytes=held, host_limit=memory
