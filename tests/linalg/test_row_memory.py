@@ -37,6 +37,7 @@ print(peak() - before)
     [
         ("linalg.svd(a, out=(out, None, None))", "C", "float64"),
         ("linalg.pinv(a, out=out)", "F", "float32"),
+        ("linalg.cov(a, rowvar=False, out=out)", "C", "float64"),
     ],
 )
 def test_passes_stay_within_host_memory(tmp_path, call, order, dtype):

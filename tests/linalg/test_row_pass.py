@@ -1,6 +1,7 @@
 """The pass over rows: blocks, transformations and reducers, whatever the blocks are."""
 
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,10 +12,13 @@ import hdgemm
 from hdgemm.call.keywords import Call
 from hdgemm.call.run import open_run
 from hdgemm.errors import DoesNotFitError
+from hdgemm.linalg.planning.rows import RowShape, plan_pass, triangle_work
 from hdgemm.linalg.rows import centred_r_factor
 from hdgemm.linalg.rows.centred_r_factor import CentredRFactor
+from hdgemm.linalg.rows.column_moments import ColumnMoments
 from hdgemm.linalg.rows.products import NormalProduct, StoredProduct
 from hdgemm.linalg.rows.r_factor import RFactor
+from hdgemm.linalg.rows.reducer import RowBlock
 from hdgemm.linalg.rows.row_pass import RowPass, plan_for
 from hdgemm.linalg.rows.source import TallRows, estimated_mean
 from hdgemm.linalg.rows.sums import Gram, Moments, Norm
@@ -314,3 +318,42 @@ def test_results_that_do_not_fit_are_refused_with_numbers():
     with open_run(Call.of(options=hdgemm.Options(host_memory=memory))) as run:
         plan = plan_for(TallRows(hdgemm.open(a), a.dtype), [Gram(3, a.dtype)], None, run)
     assert plan.host_bytes <= memory
+
+
+@pytest.mark.parametrize("reducer", [ColumnMoments, Moments])
+def test_moments_copy_no_block(reducer):
+    """Copies of blocks were kept by the C library for each thread: a pass of 120 MB added 160."""
+    a = np.random.default_rng(0).standard_normal((100_000, 31)) + 100
+    a[:, 0], a[:, 5] = 1, 3
+    block = RowBlock(0, np.asfortranarray(a) if reducer is Moments else a, a[:, :0])
+    moments = reducer(30 if reducer is Moments else 31, a.dtype)
+    tracemalloc.start()
+    try:
+        moments.update(block)
+        assert tracemalloc.get_traced_memory()[1] < a.nbytes // 4
+    finally:
+        tracemalloc.stop()
+    exact = np.random.default_rng(0).standard_normal((100_000, 31)).astype(np.longdouble) + 100
+    exact[:, 0], exact[:, 5] = 1, 3
+    norms = np.sqrt(((exact - exact.mean(0)) ** 2).sum(0)).astype(float)
+    if reducer is Moments:
+        found = np.sqrt(np.diagonal(moments.gram))
+        assert not moments.spread[4]
+        norms = norms[1:]
+    else:
+        found = moments.norms
+    np.testing.assert_allclose(found, norms, rtol=1e-13, atol=1e-10)
+
+
+@pytest.mark.parametrize("chunk", [1 << 12, 4 << 20, 40 << 20])
+def test_a_pass_has_memory_for_decoded_chunks(chunk):
+    shape = RowShape(400_000, 30, 0, "float64", chunk_bytes=chunk)
+    works = [triangle_work(shape)]
+    memory = 60_000_000
+    plan = plan_pass(shape, works, memory, 2)
+    held = plan_pass(shape._replace(chunk_bytes=0), works, memory, 2, rows=plan.rows).host_bytes
+    # As stored and decoded, in the four threads of the disk; half of the memory at most.
+    assert held + min(8 * chunk, memory // 2) <= memory
+    with pytest.raises(DoesNotFitError) as refused:
+        plan_pass(shape, works, 100_000, 2)
+    assert plan_pass(shape, works, 100_000 + refused.value.missing, 2).rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+
+#: Bytes of rows that are centred at once, and rows at least.
+_STRIP_BYTES: Final = 1 << 20
+_LEAST_ROWS: Final = 64
 
 
 class ColumnMoments(Reducer):
@@ -34,9 +39,9 @@ class ColumnMoments(Reducer):
 
     def work(self, shape: RowShape) -> RowWork:
         """Return the work of sums, which the disk or the memory limits."""
-        wide = self.mean.itemsize
-        flops = 4 * shape.m * shape.n
-        return RowWork("means", "means", flops, 3 * wide * shape.n, row_bytes=2 * wide * shape.n)
+        row_bytes = self.mean.itemsize * shape.n
+        copies = 3 * row_bytes * min(shape.m, _strip_rows(row_bytes))
+        return RowWork("means", "means", 4 * shape.m * shape.n, 3 * row_bytes + copies)
 
     def fresh(self, core: int) -> Self:  # noqa: ARG002 - every core begins alike
         """Return empty sums."""
@@ -44,15 +49,18 @@ class ColumnMoments(Reducer):
 
     def update(self, block: RowBlock) -> None:
         """Add a block."""
-        if not len(block.a):
-            return
+        step = _strip_rows(self.mean.nbytes)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            mean = block.a.mean(axis=0, dtype=self.mean.dtype)
-            centred = block.a - mean
-            # The mean of numbers near zero has small errors.
-            rest = centred.mean(axis=0)
-            centred -= rest
-            self._join(len(block.a), mean + rest, column_norms(centred))
+            for first in range(0, len(block.a), step):
+                self._add(block.a[first : first + step])
+
+    def _add(self, rows: NDArray[Any]) -> None:
+        mean = rows.mean(axis=0, dtype=self.mean.dtype)
+        centred = rows - mean
+        # The mean of numbers near zero has small errors.
+        rest = centred.mean(axis=0)
+        centred -= rest
+        self._join(len(rows), mean + rest, column_norms(centred))
 
     def _join(self, count: int, mean: NDArray[Any], norms: NDArray[Any]) -> None:
         whole = self.count + count
@@ -76,6 +84,13 @@ class ColumnMoments(Reducer):
         """Go on from recorded sums."""
         self.count = int(arrays["count"])
         self.mean, self.norms = arrays["mean"], arrays["norms"]
+
+
+def _strip_rows(row_bytes: int) -> int:
+    """Return the rows that are centred at once: the C library keeps larger copies for each thread
+    of a pass.
+    """
+    return max(_LEAST_ROWS, _STRIP_BYTES // max(1, row_bytes))
 
 
 def column_norms(a: NDArray[Any]) -> NDArray[Any]:

@@ -179,10 +179,18 @@ class Moments(Gram):
             row = np.asfortranarray(step.astype(a.dtype)[np.newaxis, :])
             gemm(-1.0, block.a[:, :1], row, a)
             mean += row[0]
-        (flat,) = np.nonzero(np.diagonal(self.gram) == 0)
-        self.spread[flat] |= a[:, flat].any(axis=0)
+        self._note_spread(a)
         self._add(a)
         self._join(weight, mean)
+
+    def _note_spread(self, a: NDArray[Any]) -> None:
+        """Look for elements other than zero in the columns that have had none, by few rows."""
+        flat = np.flatnonzero((np.diagonal(self.gram) == 0) & ~self.spread)
+        first = 0
+        while flat.size and first < len(a):
+            last = first + max(1, _STRIP_BYTES // (flat.size * a.itemsize))
+            self.spread[flat] |= a[first:last, flat].any(axis=0)
+            flat, first = flat[~self.spread[flat]], last
 
     def _join(self, weight: float, mean: NDArray[Any]) -> None:
         """Add the part of the difference of two means."""
