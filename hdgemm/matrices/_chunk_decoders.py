@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hdgemm.matrices.transfer import aligned_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -51,7 +53,7 @@ def gzip_decoder(shuffled: int) -> Decode:
 
 def _shuffled(size: int, content: Bytes, memory: Bytes) -> Bytes:
     """Decode bytes that HDF5 has grouped by their place in an element."""
-    planes = _zlib(None, content, np.empty_like(memory))
+    planes = _zlib(None, content, aligned_bytes(memory.nbytes))
     np.copyto(memory.reshape(-1, size), planes.reshape(size, -1).T)
     return memory
 

@@ -7,6 +7,7 @@ h5py decodes chunks of any size, for one thread at a time.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
 from contextlib import contextmanager
@@ -102,7 +103,10 @@ class CompressedChunks(RectangleMatrix):
         weakref.finalize(self, _IDLE.clear)
 
     def _fetch(self, rows: slice, cols: slice) -> NDArray[Any]:
-        found: NDArray[Any] = np.empty((rows.stop - rows.start, cols.stop - cols.start), self.dtype)
+        shape = rows.stop - rows.start, cols.stop - cols.start
+        # In pages: the C library would keep freed blocks for each thread that reads.
+        memory = aligned_bytes(math.prod(shape) * self.dtype.itemsize)
+        found: NDArray[Any] = memory.view(self.dtype).reshape(shape)
         self._read_block(rows, cols, found)
         return found
 
@@ -113,13 +117,23 @@ class CompressedChunks(RectangleMatrix):
                     if stored is None:
                         part[...] = self._fill
                         continue
-                    chunk = self._decoded(buffers, stored)
-                height, width = part.shape
-                copy_converted(part, chunk[top : top + height, left : left + width])
+                    if self._takes_whole(part):
+                        memory = part.reshape(-1).view(np.uint8)
+                    else:
+                        memory = buffers.memory(math.prod(self._whole) * self._stored.itemsize)
+                    chunk = self._decoded(buffers.content(stored), memory, stored)
+                if not np.may_share_memory(chunk, part):
+                    height, width = part.shape
+                    copy_converted(part, chunk[top : top + height, left : left + width])
 
-    def _decoded(self, buffers: _Buffers, chunk: StoredChunk) -> NDArray[Any]:
-        memory = buffers.memory(self._whole[0] * self._whole[1] * self._stored.itemsize)
-        content = buffers.content(chunk)
+    def _takes_whole(self, part: NDArray[Any]) -> bool:
+        """Return whether a chunk can be decoded into the memory of a result."""
+        same = part.shape == self._whole and part.dtype == self._stored
+        return same and part.flags.c_contiguous
+
+    def _decoded(
+        self, content: NDArray[np.uint8], memory: NDArray[np.uint8], chunk: StoredChunk
+    ) -> NDArray[Any]:
         try:
             decoded = self._decode(content, memory)
         except Exception as error:

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 import hdgemm
 from hdgemm.errors import InputError, MatrixIOError
-from hdgemm.matrices._compressed_chunks import CompressedChunks
+from hdgemm.matrices._compressed_chunks import _IDLE, CompressedChunks
 from hdgemm.matrices.operands import open_operand
 from tests.matrices.test_zarr_store import traced
 
@@ -111,3 +111,17 @@ def test_nothing_moves_the_chunks_of_an_open_matrix(tmp_path):
             hdgemm.open(place, "r+")
         np.testing.assert_array_equal(np.asarray(matrix), x)
     hdgemm.open(place, "r+").close()
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_whole_chunks_are_decoded_into_their_place(tmp_path, shuffle):
+    """A copy of each would take its memory once more."""
+    x = np.random.default_rng(0).integers(0, 9, (3000, 500)).astype("f8")
+    place = written(tmp_path / "x.h5", x, chunks=(1500, 500), shuffle=shuffle)
+    found = np.empty_like(x)
+    _IDLE.clear()
+    with hdgemm.open(place) as matrix:
+        matrix.read(found)
+    np.testing.assert_array_equal(found, x)
+    assert _IDLE
+    assert all(buffers.nbytes < x.nbytes // 4 for buffers in _IDLE)
