@@ -357,9 +357,10 @@ def plan_pass(
     required = max(work.required_rows for work in works)
     most_cores = min(cores, m // max(1, required), memory // max(1, core_bytes))
     for workers in range(max(1, most_cores), 0, -1):
-        # Chunks as stored and decoded, in the threads that read; half of the memory at most.
+        # Chunks as stored and decoded, in the threads that read, beyond the buffers that no such
+        # read takes; half of the memory at most.
         reads = max(DISK_THREADS, STREAM_BUFFERS * workers)
-        decoding = 2 * reads * shape.chunk_bytes
+        decoding = max(0, 2 * reads * shape.chunk_bytes - BOUNCE_BYTES)
         free = memory - min(decoding, (memory + 1) // 2)
         fixed = shared + workers * (core_bytes + STREAM_BUFFERS * ALIGNMENT)
         # The blocks, the mask of the check for NaNs, and the workspace.
