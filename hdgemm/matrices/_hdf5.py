@@ -20,6 +20,7 @@ from hdgemm.errors import HdgemmError, InputError, MatrixIOError, load_extra
 from hdgemm.matrices._chunk_decoders import gzip_decoder
 from hdgemm.matrices._chunkfiles import ChunkFiles
 from hdgemm.matrices._compressed_chunks import CompressedChunks, StoredChunk
+from hdgemm.matrices._hdf5_chunks import ChunkTable
 from hdgemm.matrices._hdf5_links import check_links, datasets_in
 from hdgemm.matrices._rectangles import RectangleMatrix
 from hdgemm.matrices.filematrix import FileMatrix
@@ -176,8 +177,8 @@ def _from_dataset(dataset: Any, name: str, *, writable: bool, file: Any = None) 
         if not filters:
             return _plain_chunks(dataset, name, path)
         if file is not None and (decode := _gzip(filters, dataset)) is not None:
-            chunks = _stored_chunks(dataset)
-            if not _has_unfiltered(chunks, dataset):
+            chunks = ChunkTable(dataset)
+            if not chunks.unfiltered:
                 return _compressed_chunks(dataset, name, file, path, chunks, decode)
     return _through_h5py(dataset, name, file, home=path, writable=writable)
 
@@ -235,39 +236,12 @@ def _gzip(filters: list[tuple[int, tuple[int, ...]]], dataset: Any) -> Decode | 
     return gzip_decoder(size) if size == dataset.dtype.itemsize else None
 
 
-def _stored_chunks(dataset: Any) -> dict[tuple[int, int], Any]:
-    """Return place, bytes and skipped filters of the chunks that are stored, by their index."""
-    found: dict[tuple[int, int], Any] = {}
-    high, wide = dataset.chunks
-
-    def note(chunk: Any) -> None:
-        row, col = chunk.chunk_offset
-        found[row // high, col // wide] = chunk
-
-    dataset.id.chunk_iter(note)
-    return found
-
-
-def _has_unfiltered(chunks: dict[tuple[int, int], Any], dataset: Any) -> bool:
-    """Return whether a chunk may be stored without a filter, which HDF5 knows.
-
-    A file can say so of all chunks that the edge of the matrix cuts; h5py does not tell.
-    """
-    (rows, cols), (high, wide) = dataset.shape, dataset.chunks
-    nbytes = high * wide * dataset.dtype.itemsize
-    return any(
-        chunk.filter_mask
-        or (chunk.size == nbytes and ((i + 1) * high > rows or (j + 1) * wide > cols))
-        for (i, j), chunk in chunks.items()
-    )
-
-
 def _compressed_chunks(
     dataset: Any,
     name: str,
     opened: Any,
     path: Path,
-    chunks: dict[tuple[int, int], Any],
+    chunks: ChunkTable,
     decode: Decode,
 ) -> CompressedChunks:
     """Open compressed chunks at their offsets in the file, which stays open in h5py, too."""
@@ -276,12 +250,14 @@ def _compressed_chunks(
     most = 2 * math.prod(dataset.chunks) * dataset.dtype.itemsize + _LARGER_ENCODED
 
     def find(index: tuple[int, int]) -> AbstractContextManager[StoredChunk | None]:
-        chunk = chunks.get(index)
+        chunk = chunks.find(index)
         if chunk is None:
             return nullcontext()
-        if chunk.size > most:
-            raise ValueError(f"chunk {index} has {chunk.size} bytes, and none can have over {most}")
-        return nullcontext(StoredChunk(file, chunk.byte_offset, chunk.size))
+        if chunk.nbytes > most:
+            raise ValueError(
+                f"chunk {index} has {chunk.nbytes} bytes, and none can have over {most}"
+            )
+        return nullcontext(StoredChunk(file, *chunk))
 
     def close() -> None:
         file.close()
@@ -306,13 +282,13 @@ def _compressed_chunks(
 
 def _plain_chunks(dataset: Any, name: str, path: Path) -> ChunkFiles:
     """Open uncompressed chunks at their offsets in the file."""
-    chunks, (high, wide) = _stored_chunks(dataset), dataset.chunks
+    chunks, (high, wide) = ChunkTable(dataset), dataset.chunks
     file = BlockFile(path)
     dtype = dataset.dtype
 
     def open_chunk(index: tuple[int, int], _stack: ExitStack, _write: bool) -> FileMatrix | None:
-        chunk = chunks.get(index)
-        return None if chunk is None else FileMatrix(file, (high, wide), dtype, chunk.byte_offset)
+        chunk = chunks.find(index)
+        return None if chunk is None else FileMatrix(file, (high, wide), dtype, chunk.offset)
 
     return ChunkFiles(
         name,

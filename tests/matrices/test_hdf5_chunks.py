@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 import hdgemm
 from hdgemm.errors import InputError, MatrixIOError
 from hdgemm.matrices._compressed_chunks import _IDLE, CompressedChunks
+from hdgemm.matrices._hdf5_chunks import ChunkTable
 from hdgemm.matrices.operands import open_operand
 from tests.matrices.test_zarr_store import traced
 
@@ -125,3 +126,24 @@ def test_whole_chunks_are_decoded_into_their_place(tmp_path, shuffle):
     np.testing.assert_array_equal(found, x)
     assert _IDLE
     assert all(buffers.nbytes < x.nbytes // 4 for buffers in _IDLE)
+
+
+def test_the_table_of_chunks_finds_what_h5py_tells(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        made = file.create_dataset("x", (50, 65), "f4", chunks=(20, 10), compression="gzip")
+        for row, col in ((45, 60), (0, 0), (20, 30), (20, 10), (0, 64)):  # not in their order
+            made[row, col] = 1
+        stored = {}
+        made.id.chunk_iter(lambda each: stored.update({each.chunk_offset: each}))
+        table = ChunkTable(made)
+        for i, j in np.ndindex(3, 7):
+            told = stored.get((20 * i, 10 * j))
+            expected = None if told is None else (told.byte_offset, told.size)
+            assert table.find((i, j)) == expected
+        assert not table.unfiltered
+
+
+def test_a_table_without_chunks_finds_none(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        made = file.create_dataset("x", (50, 65), "f4", chunks=(20, 10), compression="gzip")
+        assert ChunkTable(made).find((0, 0)) is None
