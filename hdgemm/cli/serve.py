@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdgemm.errors import DeviceError, InputError, check_extra
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,8 +150,18 @@ def make_settings(**given: Any) -> Settings:
     try:
         return Settings(**{key: value for key, value in given.items() if value not in (None, [])})
     except ValidationError as error:
-        wrong = "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
+        wrong = "; ".join(map(_sentence, error.errors()))
         raise InputError(f"wrong settings (options or HDGEMM_ variables): {wrong}") from error
+
+
+def _sentence(wrong: Any) -> str:
+    """Return which setting pydantic refuses, its value and why."""
+    # The message of a validator has the value; a validator of all settings has no name.
+    name, value = next(iter(wrong["loc"]), ""), wrong["input"]
+    message = wrong["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
+    if wrong["type"] == "value_error":
+        return f"{name}: {message}" if name else message
+    return f"{name} is {value!r}: {message}"
 
 
 def check_folders(folders: Sequence[Path], taken: str) -> None:
@@ -161,7 +172,16 @@ def check_folders(folders: Sequence[Path], taken: str) -> None:
 
 def check_worker(settings: Settings) -> None:
     """Raise `InputError` where a worker could not run its jobs here."""
+    from hdgemm.machine.limits import total_bytes
+
     check_devices(settings.devices)
+    if settings.memory > (total := total_bytes()):
+        raise InputError(
+            f"--memory (HDGEMM_MEMORY) is {format_size(settings.memory)}, and this machine has "
+            f"{format_size(total)}: give less, or leave it out",
+            memory=settings.memory,
+            total=total,
+        )
     if settings.cluster:
         check_extra("distributed", "--cluster needs distributed", "dask")
 

@@ -61,6 +61,15 @@ def available_bytes() -> int:
     return min([free, *(limit - used for limit, used in _cgroup_memory())])
 
 
+def total_bytes() -> int:
+    """Return the bytes of memory of this machine, or the limit of its cgroup if it is smaller."""
+    try:
+        total = int(psutil.virtual_memory().total)
+    except (OSError, ValueError, KeyError, psutil.Error):
+        total = _NO_LIMIT
+    return min([total, *(limit for limit, _ in _cgroup_memory())])
+
+
 def cores() -> int:
     """Return how many cores this process may use."""
     try:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import ipaddress
 import os
 from pathlib import Path  # noqa: TC003 - pydantic reads it
-from typing import Annotated
+from typing import Annotated, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import platformdirs
-from pydantic import Field, field_serializer, field_validator
+from pydantic import Field, field_serializer, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hdgemm.machine.limits import default_host_bytes
 from hdgemm.options import parse_size
 from hdgemm.server.permissions import current_umask, make_private
+
+#: Seconds that cannot be 0, seconds that can, and a limit of a number.
+_Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Duration: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Count: TypeAlias = Annotated[int, Field(ge=1)]
 
 
 class Settings(BaseSettings):
@@ -76,28 +81,28 @@ class Settings(BaseSettings):
     devices: Annotated[tuple[str, ...], NoDecode] = ("host",)
     cluster: str = ""
     library: str = "hdgemm.server.hdgemm_backend:HdgemmLibrary"
-    lease_seconds: float = 20.0
-    beat_seconds: float = 2.0
-    poll_seconds: float = 0.5
-    grace_seconds: float = 10.0
-    max_crashes: int = 5
-    max_attempts: int = 50
-    max_queue: int = 10_000
-    max_queue_per_token: int = 1000
-    journal_seconds: float = 60.0
+    lease_seconds: _Positive = 20.0
+    beat_seconds: _Positive = 2.0
+    poll_seconds: _Positive = 0.5
+    grace_seconds: _Duration = 10.0
+    max_crashes: _Count = 5
+    max_attempts: _Count = 50
+    max_queue: _Count = 10_000
+    max_queue_per_token: _Count = 1000
+    journal_seconds: _Duration = 60.0
     job_niceness: Annotated[int, Field(ge=0, le=19)] = 10
-    sample_seconds: Annotated[float, Field(gt=0)] = 15.0
-    max_streams: int = 256
-    max_streams_per_token: int = 32
+    sample_seconds: _Positive = 15.0
+    max_streams: _Count = 256
+    max_streams_per_token: _Count = 32
     umask: Annotated[int, Field(ge=0, le=0o777)] = Field(default_factory=current_umask)
     public_url: str = ""
-    retention_seconds: Annotated[float, Field(gt=0)] | None = None
-    min_free_disk: int = 64 << 20
-    header_seconds: float = 10.0
-    body_seconds: float = 20.0
+    retention_seconds: _Positive | None = None
+    min_free_disk: Annotated[int, Field(ge=0)] = 64 << 20
+    header_seconds: _Positive = 10.0
+    body_seconds: _Positive = 20.0
     #: A body is parsed on the event loop, 1 ms for so many bytes; no request needs a tenth of them.
-    max_json_bytes: int = 128 << 10
-    max_matrix_bytes: int = 1 << 50
+    max_json_bytes: _Count = 128 << 10
+    max_matrix_bytes: _Count = 1 << 50
 
     @field_validator("roots", mode="before")
     @classmethod
@@ -114,12 +119,21 @@ class Settings(BaseSettings):
     @field_validator("memory", mode="before")
     @classmethod
     def _read_memory(cls, value: object) -> object:
-        return parse_size(value) if isinstance(value, str) else value
+        return parse_size(value, "HDGEMM_MEMORY") if isinstance(value, str) else value
 
     @field_validator("umask", mode="before")
     @classmethod
     def _read_octal(cls, value: object) -> object:
         return int(value, 8) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_lease(self) -> Self:
+        if self.lease_seconds <= self.beat_seconds:
+            raise ValueError(
+                f"lease_seconds is {self.lease_seconds:g}, and it is renewed every "
+                f"{self.beat_seconds:g} s (beat_seconds): give more"
+            )
+        return self
 
     @field_serializer("umask", when_used="json")
     def _write_octal(self, value: int) -> str:
