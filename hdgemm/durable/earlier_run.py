@@ -120,6 +120,15 @@ class EarlierRun:
             }
         }
 
+    def of_other_kind(self, path: Path) -> InputError:
+        """Return the error of a routine that cannot go on from this run's plan."""
+        state = "unfinished" if self.result is None else "finished"
+        return InputError(
+            f"{path} is the journal of another run, of {self.identity.routine}, which is {state}: "
+            f"name another result, or another journal; {BEGIN_AGAIN}",
+            journal=str(path),
+        )
+
     def check(self, path: Path, identity: Identity) -> None:
         """Raise `InputError`, which says what is different, for another command."""
         refuse(path, identity.differences(self.identity, published=self.publishing))

@@ -178,8 +178,9 @@ def _open_locked(path: Path, busy: str) -> int:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     except OSError as error:
+        where = f"in the folder {path.parent}" if path.name.endswith(SUFFIX) else str(path)
         raise InputError(
-            f"cannot open the journal {path}: {error.strerror}", path=str(path)
+            f"cannot keep a journal {where}: {error.strerror}", path=str(path)
         ) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

@@ -15,7 +15,6 @@ import numpy as np
 from hdgemm.durable.checkpoint import Checkpoint
 from hdgemm.durable.earlier_run import EarlierRun, refuse
 from hdgemm.durable.identity import Identity
-from hdgemm.errors import InputError
 from hdgemm.linalg.planning.search import PIECE_BYTES
 from hdgemm.linalg.planning.slab import SlabPlan
 from hdgemm.linalg.planning.solve import SolvePlan
@@ -192,10 +191,7 @@ def plan_of(path: Path, earlier: EarlierRun) -> AnyPlan:
         When the journal is of a run of another kind.
     """
     if not isinstance(earlier.plan, dict) or "slabs" not in earlier.plan:
-        raise InputError(
-            f"{path} is the journal of a run of {earlier.identity.routine}, which has no slabs: "
-            "finish it with the same command"
-        )
+        raise earlier.of_other_kind(path)
     values = earlier.plan["slabs"]
     return (SolvePlan if values["kind"] == "solve" else SlabPlan).from_dict(values)
 

@@ -47,7 +47,7 @@ ROUTINES: Final = (
         in_place=True,
         examples=(
             "hdgemm cholesky S.npy --out L.npy --lower --host-memory 2GB",
-            "hdgemm cholesky S.npy --in-place --checkpoint",
+            "hdgemm cholesky S.npy --out U.npy --checkpoint",
         ),
     ),
     Routine(

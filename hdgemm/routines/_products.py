@@ -53,8 +53,8 @@ ROUTINES: Final = (
         parameters=(LOWER, Parameter(name="trans", help="A^T·A instead of A·A^T.")),
         outputs=(Output(name="c", help="Where C goes.", shape=_square_of_a, option=OUT),),
         examples=(
-            "hdgemm syrk T.npy --out C.npy --trans",
-            "hdgemm syrk A.npy --out C.npy --lower --dry-run",
+            "hdgemm syrk T.npy --out G.npy --trans",
+            "hdgemm syrk A.npy --out G.npy --lower --dry-run",
         ),
     ),
 )

@@ -64,7 +64,7 @@ ROUTINES: Final = (
         row_passes=always,
         examples=(
             "hdgemm lstsq T.npy Y.npy --out X.npy",
-            "hdgemm lstsq T.npy Y.npy --out X.npy --checkpoint --quiet",
+            "hdgemm lstsq T.npy Y.npy --out fit.npy --checkpoint --quiet",
         ),
     ),
     Routine(
@@ -142,7 +142,7 @@ ROUTINES: Final = (
         durable=True,
         examples=(
             "hdgemm trsm L.npy B.npy --out X.npy --lower --host-memory 2GB",
-            "hdgemm trsm U.npy B.npy --out X.npy --trans T --checkpoint",
+            "hdgemm trsm L.npy B.npy --out Z.npy --lower --trans T --checkpoint",
         ),
     ),
 )

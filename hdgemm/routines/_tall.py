@@ -231,8 +231,8 @@ ROUTINES: Final = (
         devices=True,
         row_passes=always,
         examples=(
-            "hdgemm cov T.npy --out C.npy",
-            "hdgemm cov T.npy --out C.npy --ddof 0 --host-memory 2GB",
+            "hdgemm cov T.npy --out cov.npy",
+            "hdgemm cov T.npy --out cov.npy --ddof 0 --host-memory 2GB",
         ),
     ),
     Routine(
@@ -248,8 +248,8 @@ ROUTINES: Final = (
         devices=True,
         row_passes=always,
         examples=(
-            "hdgemm corrcoef T.npy --out C.npy",
-            "hdgemm corrcoef T.npy --out C.npy --dry-run",
+            "hdgemm corrcoef T.npy --out corr.npy",
+            "hdgemm corrcoef T.npy --out corr.npy --dry-run",
         ),
     ),
     Routine(
@@ -316,8 +316,8 @@ ROUTINES: Final = (
         devices=True,
         row_passes=always,
         examples=(
-            "hdgemm ridge T.npy Y.npy --out X.npy --alphas 1 --alphas 10",
-            "hdgemm ridge T.npy Y.npy --out X.npy --intercept --checkpoint",
+            "hdgemm ridge T.npy Y.npy --out W.npy --alphas 1 --alphas 10",
+            "hdgemm ridge T.npy Y.npy --out W.npy --intercept --checkpoint",
         ),
     ),
 )

@@ -163,7 +163,7 @@ def _recorded_plan(call: Call, out: Any) -> Mapping[str, Any] | None:
 
 def _plan_of(path: Path, earlier: EarlierRun) -> Mapping[str, Any]:
     if not isinstance(earlier.plan, dict) or _PLAN not in earlier.plan:
-        raise InputError(f"{path} is no journal of a reduction of rows")
+        raise earlier.of_other_kind(path)
     return earlier.plan
 
 
