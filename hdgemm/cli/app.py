@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import logging
+import re
 import signal
 import sys
 import warnings
@@ -161,6 +162,11 @@ for _name, _routine in commands().items():
 for _name, _service in SERVICE.items():
     app.command(_name, rich_help_panel="Job service", epilog=epilog(_name))(_service)
 app.add_typer(job.app, rich_help_panel="Job service", epilog=epilog("job"))
+_JOB_COMMANDS: Final = [
+    each.name or each.callback.__name__
+    for each in job.app.registered_commands
+    if each.callback is not None
+]
 # The commands of `hdgemm job` keep their earlier names: submit, jobs, watch, cancel, fetch.
 for _command in job.app.registered_commands:
     _function = _command.callback
@@ -193,7 +199,7 @@ def main() -> None:
     try:
         exit_code = _run(sys.argv[1:])
     except _Stopped as stopped:
-        _say(f"stopped by {signal.Signals(int(str(stopped.code)) - 128).name}")
+        _say(f"stopped by {signal.Signals(int(str(stopped.code)) - 128).name}{_kept()}")
         raise
     except KeyboardInterrupt:  # before typer handles it
         exit_code = CancelledRunError.exit_code
@@ -207,11 +213,13 @@ def main() -> None:
     except MemoryError as error:
         _fail(f"out of memory: {error}; give a smaller --host-memory", DoesNotFitError.exit_code)
     except OSError as error:
-        _fail(str(error), HdgemmError.exit_code)
+        # Of errors that reach this line, those without a file are of standard output.
+        where = error.filename or "cannot write the output"
+        _fail(f"{where}: {error.strerror or error}", HdgemmError.exit_code)
     finally:
         signal.alarm(0)  # `_Stop`'s alarm: Python's shutdown has no handler
     if exit_code == CancelledRunError.exit_code:
-        _say("interrupted")
+        _say(f"interrupted{_kept()}")
     raise SystemExit(exit_code or 0)
 
 
@@ -225,15 +233,24 @@ def _run(words: Sequence[str]) -> Any:
         raise missing from error
 
 
+def _kept() -> str:
+    """Return what to do after the end of a run with a journal, to append to a message."""
+    return "; the same command goes on with the run" if "--checkpoint" in sys.argv else ""
+
+
 def _usage(error: Any) -> str:
     """Say what is wrong with a command line, and which help says more."""
     command = _command_line() if error.ctx is None else error.ctx.command_path
     message = error.format_message().replace("Value error, ", "")  # pydantic's
+    if re.fullmatch(r"-\d.*", number := getattr(error, "option_name", "")):
+        message = f"{number} is read as an option; extents and sizes are not negative"
     if hasattr(error.__cause__, "errors"):
         value = error.__cause__.errors()[0]["input"]
         message = message.replace("Input should be", f"{value!r} is given, it must be")
         message = message.partition(", unable to parse")[0]
-    return f"{message}{_several(error)}\nsee {command} --help"
+    if several := _several(error):
+        message = message.removesuffix(".")
+    return f"{message}{several}\nsee {command} --help"
 
 
 def _several(error: Any) -> str:
@@ -258,7 +275,10 @@ def _by_options(error: HdgemmError) -> str:
 
 def _command_line() -> str:
     """Return the command of this process, without arguments."""
-    named = [name for name in sys.argv[1:2] if name in (*COMMANDS, *commands(), *SERVICE)]
+    known = (*COMMANDS, *commands(), *SERVICE)
+    named = [name for name in sys.argv[1:2] if name in known]
+    if sys.argv[1:2] == ["job"]:
+        named = ["job", *(name for name in sys.argv[2:3] if name in _JOB_COMMANDS)]
     return " ".join(["hdgemm", *named])
 
 

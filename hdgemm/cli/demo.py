@@ -40,7 +40,7 @@ def command(
     from hdgemm.options import parse_size
 
     limit = parse_size(host_memory)
-    n = square_order(parse_size(size), limit)
+    n = square_order(parse_size(size, "--size"), limit)
     demonstration = Demonstration(n, limit, out, options, seed=seed, quiet=as_json)
     saved = demonstration.play(keep=keep)
     if as_json:

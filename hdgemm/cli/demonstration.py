@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from hdgemm.blas.products import multiply
-from hdgemm.cli.output import Outputs
+from hdgemm.cli.output import Outputs, make_folder
 from hdgemm.errors import HdgemmError, InputError
 from hdgemm.pictures.figure import check_pictures
 from hdgemm.report import versions
@@ -83,7 +83,8 @@ class Demonstration:
 
         The matrices are removed at the end, or on an error, unless `keep`.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder, "--out")
+        self._refuse_existing()
         self._check_space()
         outputs = self._outputs()
         outputs.check()
@@ -108,6 +109,15 @@ class Demonstration:
         left = (outputs.gantt, outputs.trace, outputs.report)
         self._say(f"written: {', '.join(str(path) for path in left if path is not None)}")
         return saved
+
+    def _refuse_existing(self) -> None:
+        """Refuse a folder with matrices of the demo's names, which it would replace and remove."""
+        for path in (self._a, self._b, self._c):
+            if path.exists():
+                raise InputError(
+                    f"{path} exists, and the demo would replace and remove it: remove it, or give "
+                    "another folder with --out"
+                )
 
     def _outputs(self) -> Outputs:
         """Return the files that the demo leaves: no picture without Matplotlib."""

@@ -25,6 +25,8 @@ _URL: Final = "http://127.0.0.1:8000"
 _MOST_COMPLETED: Final = 100
 #: Matrices of the processes that are no routines.
 _MATRICES: Final[Mapping[str, Sequence[str]]] = {"gemm": "ab", "verify": "abc"}
+#: Names under which a product is known elsewhere, and its process.
+_OTHER_NAMES: Final = dict.fromkeys(("multiply", "matmul", "product"), "gemm")
 _WITHOUT_MATRICES: Final = ("linpack", "profile")
 #: Exit code of `job watch` where the job failed, for whatever reason.
 _FAILED: Final = 1
@@ -123,9 +125,10 @@ def submit(  # noqa: PLR0917 - typer calls it by name
     url: Url = _URL,
     token: Token = None,
 ) -> None:
-    """Submit a job and print its id; without --process C = alpha·op(A)·op(B) + beta·C.
+    """Submit a job and print its id.
 
-    Files that the server cannot read itself are uploaded; an interrupted upload is continued.
+    Without --process, C = alpha·op(A)·op(B) + beta·C. Files that the server cannot read itself are
+    uploaded; an interrupted upload is continued.
     """
     assigned = _assigned(parameters or ())
     _check_operands(process, operands or (), {*assigned, *(() if c is None else "c")})
@@ -169,10 +172,14 @@ def submit(  # noqa: PLR0917 - typer calls it by name
 
 def _check_operands(process: str, operands: Sequence[str], named: Collection[str]) -> None:
     """Refuse a process without all its matrices; `named` are inputs that are given by name."""
-    from hdgemm.routines.registry import commands
+    from hdgemm.routines.registry import commands, planned
 
     routine = commands().get(process)
+    if routine is None and (other := _OTHER_NAMES.get(process) or planned().get(process)):
+        raise InputError(f"there is no process {process!r}: use {getattr(other, 'name', other)}")
     needed = [each.name for each in routine.operands] if routine else _MATRICES.get(process, ())
+    if needed and len(operands) > len(needed):
+        raise typer.BadParameter(f"{process} takes {len(needed)} matrices, got {len(operands)}")
     if missing := [name.upper() for name in needed[len(operands) :] if name not in named]:
         raise typer.BadParameter(
             f"{process} takes {len(needed)} matrices, {', '.join(needed).upper()}, got "
@@ -250,9 +257,10 @@ def jobs(
 
 @app.command()
 def watch(job: JobId, as_json: Json = False, url: Url = _URL, token: Token = None) -> None:
-    """Follow a job to its end, and print its small results such as a norm.
+    """Follow a job to its end, and print its values.
 
-    Exits with 1 when the job failed, with 130 when it was cancelled.
+    These are small results such as a norm. Exits with 1 when the job failed, with 130 when it was
+    cancelled.
     """
     from hdgemm.report import value_lines
 
@@ -338,7 +346,10 @@ def fetch(
     token: Token = None,
     **arrays: Path | None,
 ) -> None:
-    """Download a job's result to OUT, and further arrays such as the s and Vh of svd."""
+    """Download the arrays of a job.
+
+    OUT receives the result; further ones are, for example, the s and Vh of svd.
+    """
     places = {name: place for name, place in arrays.items() if place is not None}
     _check_places(out, places, no_clobber=no_clobber)
     if out is None and (every or not places):

@@ -131,6 +131,14 @@ def check_file(path: Path | None, option: str, suffix: str) -> None:
         check_pictures(option)
 
 
+def make_folder(path: Path, option: str) -> None:
+    """Make a folder for results, which `option` names, where there is none."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{option} {path} is no folder: a file has this name") from error
+
+
 @contextmanager
 def after_the_result() -> Iterator[None]:
     """Raise errors of reports and pictures as `HdgemmError`: the result itself is there.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
@@ -283,9 +284,16 @@ def _operand_words(routine: Routine | None, *, numbers: bool) -> tuple[int, int,
 def _whole(texts: list[str]) -> list[int]:
     """Read whole numbers; Python's limit of their digits is an `InputError`."""
     try:
-        return [int(text) for text in texts]
+        extents = [int(text) for text in texts]
     except ValueError as error:
         raise InputError(f"cannot read an extent: {error}") from error
+    return [_bounded(each) for each in extents]
+
+
+def _bounded(extent: int) -> int:
+    if extent > sys.maxsize:
+        raise InputError(f"an extent must be less than 2**63, got {extent}", extent=extent)
+    return extent
 
 
 def _extents(texts: list[str]) -> tuple[int, int, int]:

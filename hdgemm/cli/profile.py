@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hdgemm.cli.arguments import Json, complete_device
-from hdgemm.cli.output import after_the_result, check_file, print_json, print_table
+from hdgemm.cli.output import (
+    after_the_result,
+    check_file,
+    make_folder,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +82,7 @@ def _check_output(out: Path) -> None:
     from hdgemm.pictures.figure import check_pictures
 
     check_pictures("the report of hdgemm profile")
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out, "--out")
     check_file(out / "report.json", "--out", ".json")
 
 

@@ -66,7 +66,7 @@ def command(
         max_jobs=max_jobs,
         rate=rate,
         max_priority=max_priority,
-        max_bytes=None if quota is None else parse_size(quota),
+        max_bytes=None if quota is None else parse_size(quota, "--quota"),
         read_roots=_real(read) if read else None,
         write_roots=_real(write or []),
     )

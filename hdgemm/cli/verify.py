@@ -42,6 +42,9 @@ def command(
     Each file is read once, in pieces. Where C has a journal, each stored piece is compared with
     its checksum too. Exits with 1 when C is not the product, or a piece is damaged.
     """
+    from hdgemm.options import built_in_options
+
+    built_in_options(host_memory=host_memory)  # asks for a unit, as other commands do
     flags = {"lu": lu, "cholesky": cholesky, "qr": qr, "solve": solve}
     if kinds := [name for name, asked in flags.items() if asked]:
         _check_factors(a, b, c, rounds, kinds, as_json)

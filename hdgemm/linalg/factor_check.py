@@ -16,6 +16,7 @@ from hdgemm.call.operands import open_matrix, open_square
 from hdgemm.errors import InputError
 from hdgemm.linalg.factored_solve import check_pair, check_pivots
 from hdgemm.linalg.stored_factors import CholeskyFactor, LUFactors, QRFactors, open as open_factors
+from hdgemm.verify.freivalds import number_of_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,9 +161,7 @@ def check_solution(a: Any, b: Any, x: Any, *, rounds: int = 30) -> FactorCheck:
 
 
 def _signs(n: int, rounds: int) -> NDArray[np.float64]:
-    if rounds < 1:
-        raise InputError(f"rounds must be at least 1, got {rounds}")
-    return np.random.default_rng(n).choice([-1.0, 1.0], (n, rounds))
+    return np.random.default_rng(n).choice([-1.0, 1.0], (n, number_of_rounds(rounds)))
 
 
 def _wide(matrix: StoredMatrix) -> np.dtype[Any]:

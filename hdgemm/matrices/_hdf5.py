@@ -112,6 +112,18 @@ def open_file(path: Path, mode: str) -> Any:
 
 def _only_matrix(file: Any, path: Path) -> str:
     """Return the name of the only dataset of two dimensions; `InputError` unless there is one."""
+    found = _matrices_in(file)
+    if len(found) != 1:
+        raise InputError(
+            f"{path} names no dataset, and the file has {', '.join(found[:20]) or 'no matrix'}: "
+            f"write it like '{path}::/{found[0] if found else 'A'}'",
+            path=str(path),
+        )
+    return found[0]
+
+
+def _matrices_in(file: Any) -> list[str]:
+    """Return the names of all datasets of two dimensions."""
     h5py = load_h5py()
     found: list[str] = []
 
@@ -120,13 +132,7 @@ def _only_matrix(file: Any, path: Path) -> str:
             found.append(name)
 
     file.visititems(note)
-    if len(found) != 1:
-        raise InputError(
-            f"{path} names no dataset, and the file has {', '.join(found[:20]) or 'no matrix'}: "
-            f"write it like '{path}::/{found[0] if found else 'A'}'",
-            path=str(path),
-        )
-    return found[0]
+    return found
 
 
 def _find(file: Any, path: Path, item: str) -> Any:
@@ -144,9 +150,11 @@ def _find(file: Any, path: Path, item: str) -> Any:
             path=str(path),
         )
     if not isinstance(found, h5py.Dataset):
-        there = ", ".join(datasets_in(file)) or "none"
+        there = f"at its top level are: {', '.join(datasets_in(file))}"
+        if not datasets_in(file):
+            there = f"its matrices are: {', '.join(_matrices_in(file)[:20]) or 'none'}"
         raise InputError(
-            f"{path} has no dataset {item!r}; at its top level are: {there}",
+            f"{path} has no dataset {item!r}; {there}",
             path=str(path),
         )
     return found

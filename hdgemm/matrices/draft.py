@@ -193,7 +193,8 @@ def aside(path: Path, mark: int | None = None) -> Path:
     mark = secrets.randbits(32) if mark is None else mark
     suffix = f".{mark:08x}.part"
     name = os.fsencode(path.name)[: _LONGEST_NAME - 1 - len(suffix)].decode(errors="ignore")
-    return path.with_name(f".{name}{suffix}")
+    # A locale without UTF-8 has another text for these bytes.
+    return path.with_name(f".{os.fsdecode(name.encode())}{suffix}")
 
 
 def final_name(name: str) -> str:

@@ -282,7 +282,8 @@ def parse_location(text: str | os.PathLike[str] | Location) -> Location:
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{whole!r} is no usable path: {error}", path=whole) from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{whole!r} is no usable path: {reason}", path=whole) from error
 
 
 def _parse(whole: str) -> Location:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdgemm.errors import InputError, InputTypeError
+from hdgemm.errors import HdgemmError, InputError, InputTypeError
 from hdgemm.matrices._rectangles import RectangleMatrix, check_unit
 from hdgemm.matrices.layout import check_read, check_written
 from hdgemm.matrices.location import Location, MatrixSpec, formats, parse_location
@@ -203,7 +203,11 @@ def create_scratch(
     of `create_matrix`. The file has no name, so that even a killed process leaves nothing of it.
     """
     place = Location(folder / "hdgemm-scratch.npy")
-    draft = create_matrix(place, shape, dtype, order=order, sparse=sparse)
+    try:
+        draft = create_matrix(place, shape, dtype, order=order, sparse=sparse)
+    except HdgemmError as error:
+        named = str(error).replace(str(place.path), f"a work file in {folder}")
+        raise type(error)(named, **error.numbers) from error
     draft.part.unlink(missing_ok=True)
     return draft
 

@@ -95,7 +95,7 @@ def verify(
     from hdgemm.verify.check import conclude
     from hdgemm.verify.freivalds import Check, CheckSettings
 
-    settings = CheckSettings(rounds, seed, parse_size(memory), cancel)
+    settings = CheckSettings(rounds, seed, parse_size(memory, "memory"), cancel)
     with ExitStack() as stack, thread_limit():
 
         def opened(x: Any, what: str, code: int = 0) -> Operand:

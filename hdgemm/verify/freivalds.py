@@ -29,15 +29,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hdgemm.errors import DoesNotFitError
+from hdgemm.errors import DoesNotFitError, InputError
 from hdgemm.matrices.conversion import computed_in
 from hdgemm.options import whole_number
 from hdgemm.pipeline.abft.bounds import hoeffding
 from hdgemm.product.arguments import check_shape
+from hdgemm.units import format_size, round_up
 from hdgemm.verify import MEMORY, ROUNDS
 from hdgemm.verify._projection import Placement, Projection, project
 
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 
     from hdgemm.matrices.base import Operand
     from hdgemm.product.product import Product
+
+#: More random vectors tell nothing: doubles hold no smaller probability.
+_MOST_ROUNDS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,17 @@ class CheckSettings:
     seed: int | None = None
     memory: int = MEMORY
     cancel: threading.Event | None = None
+
+
+def number_of_rounds(rounds: int) -> int:
+    """Return a number of random vectors; `InputError` for none, or more than anything needs."""
+    found = whole_number(rounds, "rounds")
+    if found > _MOST_ROUNDS:
+        raise InputError(
+            f"rounds must be at most {_MOST_ROUNDS}, got {found}: with {ROUNDS}, an error is "
+            f"missed with probability {2.0**-ROUNDS:.0e}"
+        )
+    return found
 
 
 class Check:
@@ -76,11 +91,11 @@ class Check:
         self._c = c
         check_shape(c.shape, product.shape, "c")
         self._old = product.old if product.reads_c else None
-        self.rounds = whole_number(settings.rounds, "rounds")
+        self.rounds = number_of_rounds(settings.rounds)
         self._complex = "c" in (product.dtype.kind, c.matrix.dtype.kind)
         # Half for vectors, a quarter for two reading buffers, a quarter for temporaries.
         self._project = partial(project, memory=settings.memory // 4, cancel=settings.cancel)
-        at_once = min(self.rounds, self._vectors_in(settings.memory // 2))
+        at_once = min(self.rounds, self._vectors_in(settings.memory))
         counts = [min(at_once, self.rounds - done) for done in range(0, self.rounds, at_once)]
         seeds = np.random.SeedSequence(settings.seed).spawn(len(counts))
         self._groups = list(zip(seeds, counts, strict=True))
@@ -90,19 +105,20 @@ class Check:
         self.worst = 0.0
         self.bound = 0.0
 
-    def _vectors_in(self, nbytes: int) -> int:
+    def _vectors_in(self, memory: int) -> int:
+        """Return how many vectors half of the memory holds."""
         p = self._product
         # x, B·x, A·B·x, C·x, C₀·x and the temporaries of their comparison.
         each = (16 if self._complex else 8) * (p.n + p.k + 5 * p.m)
-        if each > nbytes:
+        if 2 * each > memory:
             raise DoesNotFitError(
-                f"the check needs {2 * each} bytes for vectors of m = {p.m}, n = {p.n}, k = {p.k}; "
-                f"memory is {2 * nbytes}",
+                f"the check needs {format_size(round_up(2 * each))} for vectors of m = {p.m}, "
+                f"n = {p.n}, k = {p.k}; memory (--host-memory) is {format_size(memory)}: give more",
                 requested=2 * each,
-                available=2 * nbytes,
-                missing=2 * (each - nbytes),
+                available=memory,
+                missing=2 * each - memory,
             )
-        return max(1, nbytes // max(1, each))
+        return max(1, memory // 2 // max(1, each))
 
     def remember_old(self) -> None:
         """Compute C₀·x before C overwrites C₀; it takes m numbers for each vector."""
