@@ -157,7 +157,7 @@ class Recorder:
             limit=max(self._busy.items(), key=lambda item: item[1])[0] if self._busy else None,
             steps=self._counts.get("mult1", -1) + 1,
             total_steps=0,
-            phase="factoring",
+            phase="computing",
         )
 
     def finish(

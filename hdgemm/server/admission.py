@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from hdgemm.server.jobs import Admission
 from hdgemm.server.problems import ProblemError, caused_by, named
 from hdgemm.server.references import look_up
 from hdgemm.server.tables import WorkerRow
+from hdgemm.units import format_size
 
 if TYPE_CHECKING:
     import threading
@@ -164,7 +166,8 @@ class Examiner:
         asked = options.host_bytes or 0
         if asked > memory and not on_cluster(settings, process):
             raise DoesNotFitError(
-                f"options.host_memory asks for {asked} bytes; the largest worker has {memory}",
+                f"options.host_memory is {format_size(asked)}; the largest worker has "
+                f"{format_size(memory)}: give less, or leave it out",
                 requested=asked,
                 available=memory,
                 missing=asked - memory,
@@ -179,6 +182,11 @@ class Examiner:
             raise InputError("the name of the result must end in .npy")
         if not path.parent.is_dir():
             raise InputError(f"there is no folder {path.parent}")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise InputError(
+                f"the service may not write into the folder {path.parent}: name another one, or "
+                "leave the file out, and the service keeps the result for download"
+            )
         return path
 
 
@@ -258,6 +266,7 @@ def reserve(
         writer = outputs.writer_of(conn, admission.process, admission.inputs, Path(path))
         if writer is not None:
             job, file = writer
-            raise ProblemError(409, "exists", f"job {job} will write {file}", job=job)
+            what = f"job {job} will write {file}: name another file, or submit when it has ended"
+            raise ProblemError(409, "exists", what, job=job)
     folder = Path(path).parent if path else Path(admission.volume or settings.data_dir)
     quotas.check_disk(held, folder, admission.disk_bytes, settings)

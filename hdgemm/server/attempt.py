@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from hdgemm.server.tables import Job
 
 log = logging.getLogger(__name__)
-#: The phase in which a job of a process computes; of the others, of routines, "factoring".
+#: The phase in which a job of a process computes; of the others, of routines, "computing".
 _PHASES: Final = {"gemm": "multiplying", "verify": "verifying", "profile": "profiling"}
 #: Speed in flop/s that tells a long job where its plan has no expectation.
 _ASSUMED_FLOPS: Final = 1e11
@@ -99,7 +99,7 @@ class Attempt:
             if "a" in inputs:
                 self._enter("opening")
             call = self._open(stack)
-            self._enter(_PHASES.get(process, "factoring"))
+            self._enter(_PHASES.get(process, "computing"))
             compute = partial(self._library.run, call, options, watch)
             outcome = self._compute(call, compute)
             self._refuse_wrong(outcome)

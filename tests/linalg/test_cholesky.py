@@ -224,7 +224,7 @@ def test_bytes_and_flops_are_as_planned(tmp_path):
     # Each operation's count is rounded down.
     assert abs(sum(event.flops for event in events) - n**3 / 3) < n**2 + len(events)
     assert snapshots[-1].percent == 100
-    assert snapshots[-1].phase == "factoring"
+    assert snapshots[-1].phase == "computing"
 
 
 def _machine():

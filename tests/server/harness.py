@@ -155,10 +155,10 @@ def npy(array: NDArray[Any]) -> bytes:
     return stream.getvalue()
 
 
-def upload(client: Any, array: NDArray[Any]) -> str:
+def upload(client: Any, array: NDArray[Any], **described: str) -> str:
     """Upload a matrix in one part; return its id."""
     data = np.ascontiguousarray(array)
-    new = {"shape": list(data.shape), "dtype": data.dtype.name}
+    new = {"shape": list(data.shape), "dtype": data.dtype.name, **described}
     answer = client.post("/v1/matrices", json=new)
     assert answer.status_code == 201, answer.text
     at = answer.headers["location"]

@@ -130,6 +130,27 @@ def test_a_norm_is_a_value_of_the_report(real: Live, folder: Path) -> None:
         np.testing.assert_allclose(job.values()["norm"], exact)
 
 
+def test_a_routine_without_factors_is_not_called_factoring(real: Live, folder: Path) -> None:
+    job = finished(real.http, submit(real.http, "cov", a={"path": "linalg/a.npy"}))
+    assert job["status"] == "successful", job["error"]
+    entered = [one["phase"] for one in job["phases"]]
+    assert "computing" in entered
+    assert "factoring" not in entered
+
+
+@pytest.mark.parametrize("process", ["gemm", "lu"])
+def test_a_folder_that_the_service_may_not_write_is_named_itself(
+    client: InProcess, monkeypatch: pytest.MonkeyPatch, process: str
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    a = {"path": "a.npy"}
+    inputs = {"a": a, "output": {"path": "F.npy"}, **({"b": a} if process == "gemm" else {})}
+    answer = execute(client, process, inputs=inputs, dry_run=True)
+    assert answer.status_code == 422, answer.text
+    root = client.app.state.service.settings.roots[0]
+    assert f"the service may not write into the folder {root}" in answer.json()["detail"]
+
+
 def test_a_determinant_is_two_values_and_its_scratch_file_is_reserved(
     real: Live, folder: Path
 ) -> None:
@@ -391,6 +412,7 @@ def test_no_two_jobs_write_the_pivots(client: InProcess, first: str) -> None:
         answer = execute(client, process, inputs=inputs)
         assert answer.status_code == (201 if process == first else 409), answer.text
     assert "will write" in answer.json()["detail"]
+    assert "name another file, or submit when it has ended" in answer.json()["detail"]
     assert "F.piv.npy" in answer.json()["detail"]
     others = {"a": a, "b": a, "output": {"path": "F.tau.npy"}}
     assert execute(client, "gemm", inputs=others).status_code == 201

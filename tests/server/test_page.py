@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from hdgemm.server.database import Database
 from hdgemm.server.execution import PROCESSES
 from hdgemm.server.tables import Job
-from tests.server.harness import Live, finished, live, make_settings, submit, wait_until
+from tests.server.harness import Live, finished, live, make_settings, submit, upload, wait_until
 from tests.server.numpy_library import DELAY, HOLD
 
 if TYPE_CHECKING:
@@ -299,6 +299,18 @@ def test_jobs_have_names_of_files_and_processes(server: Live, browser: Any) -> N
     assert job_id[:8] not in text(browser)
     visit(browser, server, f"job/{job_id}")
     see(browser, "Process\nMultiply")
+
+
+def test_jobs_have_the_names_of_uploaded_matrices(server: Live, browser: Any) -> None:
+    matrix = upload(server.http, np.eye(3), name="weights of March.npy")
+    job_id = submit(server.http, a={"matrix": matrix}, b={"matrix": matrix})
+    assert finished(server.http, job_id)["status"] == "successful"
+    visit(browser, server, "")
+    named = "Multiply weights of March.npy, weights of March.npy"
+    see(browser, named, "[aria-label='Finished jobs']")
+    visit(browser, server, f"job/{job_id}")
+    see(browser, named, "h2")
+    see(browser, "uploaded matrix weights of March.npy")
 
 
 def test_every_process_has_a_name(server: Live, browser: Any) -> None:

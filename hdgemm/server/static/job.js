@@ -5,16 +5,14 @@ import { ganttChart, legend, tileMap } from "./charts.js";
 import { confirm } from "./dialogs.js";
 import { phaseList } from "./phases.js";
 import { ProgressChart } from "./progress.js";
-import {
-  OVER, about, bar, bytes, card, donePercent, el, facts, fixed, isPressed, once, path, planFacts, processName, rate, replace, seconds, shape, since, status, table, time, title, valueText,
-} from "./show.js";
+import { OVER, about, bar, bytes, card, donePercent, el, facts, fixed, isPressed, noteUploads, once, path, planFacts, processName, rate, referenceName, replace, seconds, shape, since, status, table, time, title, valueText } from "./show.js";
 
 const GANTT_TRIES = 30;
 const MATRICES = ["a", "b", "c", "r", "x"];
 
 function referenceText(reference) {
   if (reference.job) return el("a", { href: `#/job/${reference.job}` }, `result of job ${reference.job.slice(0, 8)}`);
-  return reference.path ? path(reference.path) : `uploaded matrix ${reference.matrix.slice(0, 8)}`;
+  return reference.path ? path(reference.path) : `uploaded matrix ${referenceName(reference) ?? reference.matrix.slice(0, 8)}`;
 }
 
 // The numbers that a job computed beside its arrays, such as a norm.
@@ -205,7 +203,8 @@ export async function job(signal, id, _more, { main, tell }) {
     unknown(main, id);
     return;
   }
-  const map = await get(`/v1/jobs/${id}/map`);
+  const [map, { matrices }] = await Promise.all([get(`/v1/jobs/${id}/map`), get("/v1/matrices?limit=200")]);
+  noteUploads(matrices);
   const chart = new ProgressChart();
   const top = el("div", {});
   const cards = el("div", { class: "cards" });

@@ -1,7 +1,7 @@
 // All jobs: running ones first, then the queue in its order, then finished ones.
 
 import { get } from "./api.js";
-import { about, bar, bytes, clipped, donePercent, el, percent, processName, rate, repeat, replace, seconds, shape, since, status, table, title } from "./show.js";
+import { about, bar, bytes, clipped, donePercent, el, noteUploads, percent, processName, rate, repeat, replace, seconds, shape, since, status, table, title } from "./show.js";
 
 const PAGE = 25;
 // A phone shows some five jobs at once, and a queue would hide what has ended.
@@ -93,7 +93,11 @@ export async function jobs(signal, _id, _more, { main, tell }) {
   let generation = 0;
   const draw = async () => {
     const mine = generation += 1;
-    if (turn % 5 === 0) [system, load] = await Promise.all([get("/v1/system"), get("/v1/system/load")]);
+    if (turn % 5 === 0) {
+      let uploaded;
+      [system, load, uploaded] = await Promise.all([get("/v1/system"), get("/v1/system/load"), get("/v1/matrices?limit=200")]);
+      noteUploads(uploaded.matrices);
+    }
     turn += 1;
     const filtered = state.search || state.status || state.process;
     const query = new URLSearchParams({ limit: PAGE });

@@ -4,7 +4,7 @@ import { OVER, bar, el, seconds } from "./show.js";
 
 const NAMES = {
   queued: "Waiting", starting: "Starting", opening: "Opening files", calibrating: "Measuring rates",
-  planning: "Planning", multiplying: "Multiplying", factoring: "Factoring", verifying: "Verifying", profiling: "Profiling",
+  planning: "Planning", multiplying: "Multiplying", factoring: "Factoring", computing: "Computing", verifying: "Verifying", profiling: "Profiling",
   hashing: "Hashing the result", drawing: "Drawing pictures", publishing: "Publishing",
 };
 const EXPECTED = {
@@ -12,9 +12,9 @@ const EXPECTED = {
   verify: ["queued", "starting", "opening", "verifying"],
   profile: ["queued", "starting", "profiling", "drawing"],
 };
-const FACTORISATION = ["queued", "starting", "opening", "factoring", "hashing", "publishing"];
+const ROUTINE = ["queued", "starting", "opening", "computing", "hashing", "publishing"];
 const STORING = new Set(["hashing", "publishing"]);
-const COMPUTING = new Set(["multiplying", "factoring", "calibrating", "planning"]);
+const COMPUTING = new Set(["multiplying", "factoring", "computing", "calibrating", "planning"]);
 
 // The phases of the last attempt, from the job's document.
 function entered(info) {
@@ -34,10 +34,10 @@ export function phaseList(info) {
     const state = next === undefined ? "now" : OVER.has(next.phase) && next.phase !== "successful" ? next.phase : "over";
     return { ...one, took: (next?.at ?? Date.now() / 1000) - one.at, over: next !== undefined, state };
   });
-  const pending = (EXPECTED[info.processID] ?? FACTORISATION)
+  const seen = new Set(rows.map((row) => row.phase));
+  const pending = (EXPECTED[info.processID] ?? ROUTINE)
     .filter((phase) => info.inputs.output !== undefined || !STORING.has(phase));
   if (info.inputs.options?.verify === true && info.processID === "gemm") pending.splice(4, 0, "verifying");
-  const seen = new Set(rows.map((row) => row.phase));
   const coming = OVER.has(info.status) ? [] : pending.slice(pending.findLastIndex((phase) => seen.has(phase)) + 1);
   const part = (phase) => (phase === (detail.phase ?? info.phase) ? detail.phase_percent ?? (COMPUTING.has(phase) ? detail.percent : null) : null);
   const inside = (phase) => (phase !== "multiplying" || !info.report ? "" : Object.entries(library)

@@ -135,11 +135,22 @@ export function clipped(text, href = null) {
   return el(href ? "a" : "span", { class: "clipped", href, title: text }, text);
 }
 
+// Names of uploaded matrices by their ids, by which jobs refer to them.
+const uploads = new Map();
+
+export function noteUploads(matrices) {
+  for (const one of matrices) if (one.name) uploads.set(one.id, one.name);
+}
+
+export function referenceName(reference) {
+  return reference?.path ? fileName(reference.path) : uploads.get(reference?.matrix) ?? null;
+}
+
 // A job's name; without one, its process with the names of its files, and where it has none, its id.
 export function title(info) {
   if (info.name) return info.name;
   if (info.output?.path) return fileName(info.output.path);
-  const files = ["a", "b", "c"].map((name) => info.inputs?.[name]?.path).filter((path) => path).map(fileName);
+  const files = ["a", "b", "c"].map((name) => referenceName(info.inputs?.[name])).filter((name) => name);
   return `${processName(info.processID)} ${files.length ? files.join(", ") : (info.jobID ?? "").slice(0, 8)}`;
 }
 

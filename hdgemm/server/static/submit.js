@@ -2,13 +2,14 @@
 
 import { get, post } from "./api.js";
 import { fieldsOf } from "./fields.js";
-import { card, el, planFacts, processName } from "./show.js";
+import { card, el, noteUploads, planFacts, processName } from "./show.js";
 
 const PAUSE = 400;
 
 async function loadContext(signal) {
   const [system, matrices, jobs] = await Promise.all([get("/v1/system"), get("/v1/matrices?limit=200"),
     get("/v1/jobs?status=successful&status=accepted&status=running&limit=200")]);
+  noteUploads(matrices.matrices);
   return { signal, devices: [...new Set(system.workers.flatMap((worker) => worker.devices))],
     matrices: matrices.matrices.filter((one) => one.complete), jobs: jobs.jobs.filter((one) => one.output) };
 }
