@@ -39,8 +39,8 @@ class Progress:
     steps, total_steps
         Steps multiplied, and steps in all.
     phase
-        ``"calibrating"``: rates of this machine are measured, on first use; ``"multiplying"``, of
-        other routines than products ``"computing"``; ``"verifying"``: the finished product is checked.
+        ``"calibrating"``: rates of this machine are measured, on first use; ``"multiplying"``, or
+        ``"computing"`` of other routines; ``"verifying"``: the finished product is checked.
     busy
         Seconds in which each stage of each device was busy so far, by ``"DEVICE STAGE"``.
     tiles
