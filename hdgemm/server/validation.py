@@ -112,6 +112,8 @@ def _by_schema(
         return f"{field} is not known here{hint} known are: {', '.join(known)}"
     if kind == "value_error":
         return f"{field} is {show(value)}: it {error['ctx']['error']}"
+    if isinstance(value, bytes):  # FastAPI parses bodies of JSON's media types only
+        return f"{field} is not sent as JSON: give the header Content-Type: application/json"
     allowed = in_words(schema, schema["$defs"])
     if kind == "missing" and not in_union:
         return f"{field} is missing: it must be {allowed}"

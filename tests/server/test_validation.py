@@ -186,6 +186,16 @@ def test_malformed_identifiers_name_nothing(client: InProcess, name: str) -> Non
         assert answer.json()["type"].endswith(kind)
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/xml", None])
+def test_a_body_with_another_media_type_names_the_header(
+    client: InProcess, kind: str | None
+) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}
+    answer = client.post("/v1/processes/gemm/execution", content=b'{"inputs":{}}', headers=headers)
+    assert answer.status_code == 422
+    assert "give the header Content-Type: application/json" in answer.json()["detail"]
+
+
 def test_a_body_that_is_no_json(client: InProcess) -> None:
     headers = {"Content-Type": "application/json"}
     answer = client.post("/v1/processes/gemm/execution", content=b"{", headers=headers)
