@@ -560,8 +560,23 @@ def test_ten_thousand_jobs_are_filtered_and_paged(
     assert "old" not in text(browser, "tbody")
 
 
+@pytest.mark.parametrize("view", ["", "job"])
+def test_a_server_that_is_gone_is_named_until_it_answers_again(
+    server: Live, browser: Any, hold: Path, view: str
+) -> None:
+    job_id = submit(server.http, a=A, b=B, name="goes on")
+    visit(browser, server, f"job/{job_id}" if view else view)
+    see(browser, "goes on")
+    server.kill()
+    see(browser, "The service does not answer: is hdgemm serve running?", "#notice")
+    server.restart()
+    server.wait()
+    wait_until(lambda: not text(browser, "#notice"))
+    server.http.post(f"/v1/jobs/{job_id}/cancel")
+
+
 def test_nothing_was_refused_or_failed_in_the_browser(browser: Any) -> None:
-    expected = ("gantt.png", "/history", "/execution", "/v1/jobs/")
+    expected = ("gantt.png", "/history", "/execution", "/v1/jobs/", "ERR_")
     loud = [
         entry["message"]
         for entry in browser.get_log("browser")

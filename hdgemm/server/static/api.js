@@ -24,10 +24,22 @@ function askForToken(refused) {
   return asking;
 }
 
+// Browsers have words of their own for a server that is gone, such as "Failed to fetch".
+const GONE = "The service does not answer: is hdgemm serve running?";
+
+async function answered(address, options) {
+  try {
+    return await fetch(address, options);
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+    throw new Error(GONE, { cause: error });
+  }
+}
+
 export async function request(path, options = {}) {
   // Relative, so that a proxy may serve the page below a path.
   const sent = headers(options.headers);
-  const answer = await fetch(new URL(`.${path}`, document.baseURI), { ...options, headers: sent });
+  const answer = await answered(new URL(`.${path}`, document.baseURI), { ...options, headers: sent });
   if (answer.status === 401) {
     await askForToken("Authorization" in sent);
     return request(path, options);
@@ -74,12 +86,15 @@ export async function save(path, name) {
   if (!direct) setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
 
-// Calls onEvent({id, kind, data}) for each event; resumes where it broke off; ends with the job.
-export async function follow(path, signal, onEvent) {
+// Calls onEvent({id, kind, data}) for each event; resumes where it broke off, and tells of that; ends with the job.
+export async function follow(path, signal, onEvent, tell) {
   let last = "0";
+  let broken = false;
   while (!signal.aborted) {
     try {
       const answer = await request(path, { signal, headers: { "Last-Event-ID": last } });
+      if (broken) tell("");
+      broken = false;
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = "";
       for (;;) {
@@ -103,6 +118,8 @@ export async function follow(path, signal, onEvent) {
     } catch (error) {
       if (signal.aborted) return;
       if (error.problem) throw error;
+      broken = true;
+      tell(GONE);
     }
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }

@@ -298,7 +298,7 @@ export async function job(signal, id, _more, { main, tell }) {
       drawSoon();
       lookSoon();
     } else if (!OVER.has(info.status)) redrawSoon();
-  });
+  }, tell);
   clearInterval(patience);
   if (!signal.aborted) { await redraw(); await finish(); }
 }
