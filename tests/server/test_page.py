@@ -16,7 +16,17 @@ import sqlalchemy as sa
 from hdgemm.server.database import Database
 from hdgemm.server.execution import PROCESSES
 from hdgemm.server.tables import Job
-from tests.server.harness import Live, finished, live, make_settings, submit, upload, wait_until
+from tests.server.harness import (
+    Live,
+    finished,
+    live,
+    make_settings,
+    served,
+    submit,
+    token,
+    upload,
+    wait_until,
+)
 from tests.server.numpy_library import DELAY, HOLD
 
 if TYPE_CHECKING:
@@ -575,8 +585,21 @@ def test_a_server_that_is_gone_is_named_until_it_answers_again(
     server.http.post(f"/v1/jobs/{job_id}/cancel")
 
 
+def test_the_page_asks_for_a_token_until_it_is_valid(browser: Any, tmp_path: Path) -> None:
+    with served(make_settings(tmp_path)) as guarded:
+        secret = token(guarded.app, "ada")
+        browser.get(f"{guarded.url}/#/")
+        see(browser, "This server asks for a token", "#login")
+        for wrong in ("wrong", "行列"):  # no header takes the second
+            find(browser, "#login[open] #token").send_keys(wrong + ENTER)
+            see(browser, "The token is not valid", "#login")
+        find(browser, "#login[open] #token").send_keys(secret + ENTER)
+        see(browser, "There is no job yet")
+        browser.get("about:blank")
+
+
 def test_nothing_was_refused_or_failed_in_the_browser(browser: Any) -> None:
-    expected = ("gantt.png", "/history", "/execution", "/v1/jobs/", "ERR_")
+    expected = ("gantt.png", "/history", "/execution", "/v1/jobs/", "ERR_", "401 (")
     loud = [
         entry["message"]
         for entry in browser.get_log("browser")

@@ -13,7 +13,8 @@ function headers(extra = {}) {
 function askForToken(refused) {
   asking ??= new Promise((resolve) => {
     login.addEventListener("close", () => {
-      sessionStorage.setItem("hdgemm-token", field.value.trim());
+      // A header takes no other characters; the server refuses what no token has.
+      sessionStorage.setItem("hdgemm-token", field.value.trim().replace(/[^!-~]/g, "?"));
       field.value = "";
       asking = null;
       resolve();
