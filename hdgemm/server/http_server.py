@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import resource
@@ -10,7 +11,7 @@ import socket
 import ssl
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -189,11 +190,16 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # Named as TCP, or asyncio leaves Nagle's algorithm on, and answers wait 40 ms.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        with ExitStack() as stack:
+            listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            stack.callback(listener.close)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            stack.pop_all()
     except OSError as error:
-        raise InputError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        in_use = error.errno == errno.EADDRINUSE
+        advice = "; give another --port (0 takes any that is free)" if in_use else ""
+        raise InputError(f"cannot listen on {host}:{port}: {error.strerror}{advice}") from error
     listener.listen(2048)
     listener.set_inheritable(False)
     return listener

@@ -1,6 +1,7 @@
 """Misuse of commands: each error has its numbers and a remedy, and names no internal file."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import hdgemm.matrices.draft
 from hdgemm.cli import serve
 from hdgemm.errors import InputError
 from hdgemm.matrices.stores import create_scratch
+from hdgemm.server.http_server import _listen
 from tests.cli.commands import command_line
 
 
@@ -29,6 +31,14 @@ def test_memory_that_the_machine_does_not_have_is_refused(run, tmp_path, command
     done = run(command, "--memory", "100000TB", "--data-dir", tmp_path / "data")
     assert done.returncode == 2
     assert "--memory (HDGEMM_MEMORY) is 100 PB, and this machine has" in done.stderr
+
+
+def test_a_port_in_use_is_refused_with_a_remedy():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(InputError) as refused:
+            _listen("127.0.0.1", port)
+    assert f":{port}: Address already in use; give another --port (0 takes" in str(refused.value)
 
 
 @pytest.mark.parametrize(
