@@ -579,9 +579,13 @@ def test_a_server_that_is_gone_is_named_until_it_answers_again(
     see(browser, "goes on")
     server.kill()
     see(browser, "The service does not answer: is hdgemm serve running?", "#notice")
+    if not view:  # another view is opened when the server is back
+        click(browser, "nav a[href='#/machine']")
+        see(browser, "Loading")
     server.restart()
     server.wait()
     wait_until(lambda: not text(browser, "#notice"))
+    see(browser, "goes on" if view else "Disk of the service")
     server.http.post(f"/v1/jobs/{job_id}/cancel")
 
 

@@ -33,7 +33,7 @@ async function answered(address, options) {
     return await fetch(address, options);
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    throw new Error(GONE, { cause: error });
+    throw Object.assign(new Error(GONE), { gone: true });
   }
 }
 

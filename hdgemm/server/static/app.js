@@ -12,6 +12,8 @@ import { submit } from "./submit.js";
 const ofJobs = (signal, id, ...more) => (id ? job : jobs)(signal, id, ...more);
 const VIEWS = { "": jobs, jobs: ofJobs, job, submit, matrices, machine };
 const TITLES = { "": "Jobs", job: "Job", submit: "New job", matrices: "Matrices", machine: "Machine" };
+// Milliseconds until a view whose server was gone is opened again.
+const RETRY = 2000;
 const main = document.getElementById("main");
 const notice = document.getElementById("notice");
 let leaving = new AbortController();
@@ -41,7 +43,9 @@ async function route() {
   try {
     await (Object.hasOwn(VIEWS, name) ? VIEWS[name] : unknown)(signal, id, more, { main, tell, request });
   } catch (error) {
-    if (!signal.aborted) tell(error);
+    if (signal.aborted) return;
+    tell(error);
+    if (error.gone) setTimeout(() => { if (!signal.aborted) route(); }, RETRY);
   }
 }
 
