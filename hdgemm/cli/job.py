@@ -179,7 +179,7 @@ def _check_operands(process: str, operands: Sequence[str], named: Collection[str
         raise InputError(f"there is no process {process!r}: use {getattr(other, 'name', other)}")
     needed = [each.name for each in routine.operands] if routine else _MATRICES.get(process, ())
     if needed and len(operands) > len(needed):
-        raise typer.BadParameter(f"{process} takes {len(needed)} matrices, got {len(operands)}")
+        raise InputError(f"{process} takes {len(needed)} matrices, got {len(operands)}")
     if missing := [name.upper() for name in needed[len(operands) :] if name not in named]:
         raise typer.BadParameter(
             f"{process} takes {len(needed)} matrices, {', '.join(needed).upper()}, got "
