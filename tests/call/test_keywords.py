@@ -79,8 +79,9 @@ def test_unknown_keywords_are_refused_by_the_function(function, kind):
 
 #: Classes that users do not construct.
 VALUES = {
-    "BlockCyclicArray", "CholeskyFactor", "LUFactors", "MpiPlan", "PrincipalComponents",
-    "Progress", "QRFactors", "Report", "RidgeFit", "Verification",
+    "BlockCyclicArray", "CholeskyFactor", "DeviceInfo", "LUFactors", "MpiPlan",
+    "PrincipalComponents", "Progress", "QRFactors", "Report", "RidgeFit", "StoredMatrix",
+    "Verification",
 }  # fmt: skip
 CALLS = [
     pytest.param(call, id=f"{module.__name__}.{name}")

@@ -231,6 +231,17 @@ def test_one_slab_of_each_run_prices_all_slabs(kind, m, n, width, copies):
         assert found.expected_phase_seconds[phase] == pytest.approx(seconds, rel=0.03)
 
 
+@pytest.mark.parametrize("kind", ["cholesky", "lu", "qr"])
+def test_chunks_that_are_decoded_take_memory_from_the_slabs(kind):
+    without = plan(kind, 3000, 60_000_000)
+    found = plan(kind, 3000, 60_000_000, storage=Storage(decoding=28_800_000))
+    assert found.host_bytes <= 60_000_000
+    assert found.slabs[0].width < without.slabs[0].width
+    # Half of the memory at most.
+    most = plan(kind, 3000, 60_000_000, storage=Storage(decoding=10**9))
+    assert most == plan(kind, 3000, 60_000_000, storage=Storage(decoding=30_000_000))
+
+
 def test_the_slabs_that_are_priced_are_few(monkeypatch):
     """A search took 30 µs a slab of each plan: 3 s for an LU factorisation of order 10⁶."""
     slabs = []

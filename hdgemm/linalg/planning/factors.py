@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hdgemm.call.run import folder_of, machine_of
 from hdgemm.errors import DoesNotFitError
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from hdgemm.matrices.base import Matrix
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.options import Options
+
+#: Chunks that are held at once: two, as stored, decoded, and on their way into a slab.
+_DECODED: Final = 6
 
 
 def plan_for(
@@ -77,7 +80,8 @@ def storage_of(a: StoredMatrix, out: StoredMatrix, *, new: bool) -> Storage:
         and stored.pitch == stored.shape[1] * stored.dtype.itemsize
     )
     copies = new and contiguous and out.shape == a.shape and mirrored(a) is None
-    return Storage(out.chunks is None, row_bytes(a), copies, contiguous)
+    decoding = _DECODED * a.operand.matrix.decoded_bytes
+    return Storage(out.chunks is None, row_bytes(a), copies, contiguous, decoding)
 
 
 def plan_in_array(

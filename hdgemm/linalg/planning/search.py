@@ -59,12 +59,16 @@ class Storage(NamedTuple):
         The output is new and column-major in a file: slabs of A may be copied into it.
     whole
         Columns of the output lie one after the other in a file.
+    decoding
+        Bytes of the chunks of A that are held at once, as stored and decoded; half of the memory
+        at most is left for them.
     """
 
     overlap: bool = True
     row_bytes: int = 0
     copies: bool = False
     whole: bool = False
+    decoding: int = 0
 
 
 _PLAIN: Final = Storage()
@@ -122,6 +126,7 @@ def plan_slabs(
 
     def shape(block: int, buffers: int, width: int | None) -> _Shape:
         held, beside = n, PIECE_BYTES if durable else 0
+        beside += min(storage.decoding, memory // 2)
         if devices is not None:
             held = devices.most_columns(kind, m, n, dtype, block)
             beside += devices.locked_bytes(kind, dtype, block)
