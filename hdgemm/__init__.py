@@ -24,17 +24,18 @@ if TYPE_CHECKING:
     from hdgemm.blas.rank_update import herk, syrk
     from hdgemm.blas.stream import stream
     from hdgemm.blas.symmetric_product import hemm, symm
-    from hdgemm.blas.topk import topk
+    from hdgemm.blas.topk import TopK, topk
     from hdgemm.blas.triangular_product import trmm, trsm
     from hdgemm.client import Client as Client
-    from hdgemm.device_check import check_device
+    from hdgemm.device_check import CheckedGroup, DeviceCheck, check_device
     from hdgemm.matrices.generated import generated
     from hdgemm.matrices.operands import create, open  # noqa: A004 - `hdgemm.open`
     from hdgemm.matrices.stored import StoredMatrix
     from hdgemm.pipeline.devices.registry import DeviceInfo, list_devices as devices
+    from hdgemm.pipeline.timeline import Event
     from hdgemm.preflight import execute, plan, plan_gemm
     from hdgemm.progress import Progress
-    from hdgemm.report import Report
+    from hdgemm.report import Report, Resumption, StageReport
     from hdgemm.run.session import Session
     from hdgemm.verify.check import Verification
 
@@ -42,10 +43,13 @@ __version__ = "0.2.0"
 
 __all__ = [
     "CancelledRunError",
+    "CheckedGroup",
+    "DeviceCheck",
     "DeviceError",
     "DeviceInfo",
     "DeviceUnavailableError",
     "DoesNotFitError",
+    "Event",
     "HdgemmError",
     "InputError",
     "InputTypeError",
@@ -53,8 +57,11 @@ __all__ = [
     "Options",
     "Progress",
     "Report",
+    "Resumption",
     "Session",
+    "StageReport",
     "StoredMatrix",
+    "TopK",
     "Verification",
     "check_device",
     "cluster",
@@ -88,12 +95,18 @@ __all__ = [
 
 #: Module and name of what is imported at first use: NumPy takes time, `Client` needs an extra.
 _LAZY = {
+    "CheckedGroup": ("hdgemm.device_check", "CheckedGroup"),
     "Client": ("hdgemm.client", "Client"),
+    "DeviceCheck": ("hdgemm.device_check", "DeviceCheck"),
     "DeviceInfo": ("hdgemm.pipeline.devices.registry", "DeviceInfo"),
+    "Event": ("hdgemm.pipeline.timeline", "Event"),
     "Progress": ("hdgemm.progress", "Progress"),
     "Report": ("hdgemm.report", "Report"),
+    "Resumption": ("hdgemm.report", "Resumption"),
     "Session": ("hdgemm.run.session", "Session"),
+    "StageReport": ("hdgemm.report", "StageReport"),
     "StoredMatrix": ("hdgemm.matrices.stored", "StoredMatrix"),
+    "TopK": ("hdgemm.blas.topk", "TopK"),
     "Verification": ("hdgemm.verify.check", "Verification"),
     "check_device": ("hdgemm.device_check", "check_device"),
     "create": ("hdgemm.matrices.operands", "create"),

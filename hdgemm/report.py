@@ -57,6 +57,16 @@ class StageReport:
         Floating-point operations it did; mult1's business.
     seconds
         Time in which at least one of its operations ran.
+
+    See Also
+    --------
+    Report : Its `stages` have one for each stage.
+
+    Examples
+    --------
+    >>> report = hdgemm.multiply("A.npy", "B.npy", out="C.npy")
+    >>> report.stages["load1"].nbytes == report.stages["load1"].planned_bytes
+    True
     """
 
     operations: int
@@ -102,6 +112,16 @@ class Resumption:
         Stored pieces of C that were found damaged, and computed again.
     finished
         The earlier run had finished; nothing was done.
+
+    See Also
+    --------
+    Report : Its `resumption`, of a run with a checkpoint.
+
+    Examples
+    --------
+    >>> report = hdgemm.multiply("A.npy", "B.npy", out="durable.npy", checkpoint=True)
+    >>> report.resumption.kept
+    0
     """
 
     journal: str

@@ -55,7 +55,25 @@ _WORK_BYTES: Final = 16 * _STRIP_BYTES
 
 
 class TopK(NamedTuple):
-    """Largest entries of each row, in descending order, and their columns."""
+    """The largest entries of each row of a product, the result of `topk`.
+
+    Parameters
+    ----------
+    values
+        m×k, in descending order.
+    indices
+        Their columns, int64.
+
+    See Also
+    --------
+    topk : Returns it.
+
+    Examples
+    --------
+    >>> found = hdgemm.topk("T.npy", "T.npy", 3, trans_b=True)
+    >>> found.values.shape == found.indices.shape
+    True
+    """
 
     values: NDArray[Any]
     indices: NDArray[np.int64]

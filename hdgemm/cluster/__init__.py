@@ -2,16 +2,19 @@
 
 from typing import TYPE_CHECKING, Never
 
+from hdgemm.cluster._cluster_plan import ClusterPlan
 from hdgemm.cluster._product import multiply, syrk
 from hdgemm.cluster.cholesky import cholesky
 from hdgemm.cluster.connection import ClusterError
 from hdgemm.cluster.preflight import plan
 from hdgemm.cluster.row_passes import row_passes
 from hdgemm.linalg.absent_names import missing as _missing
-from hdgemm.mpi.linpack import Settings as LinpackSettings, linpack
+from hdgemm.mpi.linpack import Result as LinpackResult, Settings as LinpackSettings, linpack
 
 __all__ = [
     "ClusterError",
+    "ClusterPlan",
+    "LinpackResult",
     "LinpackSettings",
     "cholesky",
     "linpack",

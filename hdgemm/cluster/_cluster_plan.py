@@ -52,6 +52,15 @@ class ClusterPlan:
     useful_extent
         m = n = k of the smallest product for which these workers read less than they compute and
         have several blocks each. More workers do not help below.
+
+    See Also
+    --------
+    plan : Returns it.
+
+    Examples
+    --------
+    >>> found = hdgemm.cluster.plan("/shared/A.npy", "/shared/B.npy", out="C.npy", client=client)
+    >>> print(found.expected_seconds, found.tasks)
     """
 
     m: int

@@ -8,7 +8,7 @@ from hdgemm.linalg._triangular_factors import lu
 from hdgemm.linalg.absent_names import missing as _missing
 from hdgemm.linalg.cholesky import cho_factor, cholesky
 from hdgemm.linalg.covariance import corrcoef, cov
-from hdgemm.linalg.determinant import det, slogdet
+from hdgemm.linalg.determinant import SlogdetResult, det, slogdet
 from hdgemm.linalg.factored_solve import cho_solve, lu_solve, solve_triangular
 from hdgemm.linalg.inverse import cond, inv
 from hdgemm.linalg.krylov import eigsh, svds
@@ -34,6 +34,7 @@ __all__ = [
     "QRFactors",
     "RidgeFit",
     "SingularMatrixError",
+    "SlogdetResult",
     "cho_factor",
     "cho_solve",
     "cholesky",

@@ -37,7 +37,25 @@ else:
 
 
 class SlogdetResult(NamedTuple, Generic[Sign_co]):
-    """Sign, or complex number of magnitude 1, and natural logarithm of the magnitude."""
+    """The result of `slogdet`; the determinant is ``sign * exp(logabsdet)``.
+
+    Parameters
+    ----------
+    sign
+        1, 0 or -1, or a complex number of magnitude 1 or 0.
+    logabsdet
+        The natural logarithm of the magnitude.
+
+    See Also
+    --------
+    slogdet : Returns it.
+
+    Examples
+    --------
+    >>> found = hdgemm.linalg.slogdet("S.npy")
+    >>> float(found.sign)
+    1.0
+    """
 
     sign: Sign_co
     logabsdet: float

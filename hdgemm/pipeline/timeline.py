@@ -17,12 +17,40 @@ MOST_EVENTS: Final = 16384
 
 
 class Event(NamedTuple):
-    """One operation of one stage: `start` and `end` in seconds since the run began.
+    """One operation of one stage, or in a long run several `operations` one after the other.
 
-    `phase` is the phase of a factorisation or a solve that it belongs to, such as ``"panel"``;
-    empty in products. In a long run an event is several `operations` of one stage, one after the
-    other: its number, unit and step are the first operation's, and `idle` are the seconds between
-    `start` and `end` in which none of them ran.
+    Parameters
+    ----------
+    device
+        The name of the device, such as ``"host"``.
+    stage
+        ``"load1"``, ``"load2"``, ``"mult1"``, ``"store1"`` or ``"store2"``.
+    number
+        Of the operation in its stage.
+    unit, step
+        Of the plan: the tile of C, or the slab of a factorisation, and the step of its sum.
+    start, end
+        Seconds since the run began.
+    nbytes, flops
+        Bytes that were moved, floating-point operations that were done.
+    phase
+        Of a factorisation or a solve, such as ``"panel"``; empty in products.
+    operations
+        How many they are; number, unit and step are of the first one.
+    idle
+        Seconds between `start` and `end` in which none of them ran.
+
+    See Also
+    --------
+    multiply : Its `observer` is called with each event.
+    Report : Its `timeline` has the events of a run.
+
+    Examples
+    --------
+    >>> seen = []
+    >>> report = hdgemm.multiply("A.npy", "B.npy", out="C.npy", observer=seen.append)
+    >>> {event.stage for event in seen} == set(report.stages)
+    True
     """
 
     device: str

@@ -79,9 +79,10 @@ def test_unknown_keywords_are_refused_by_the_function(function, kind):
 
 #: Classes that users do not construct.
 VALUES = {
-    "BlockCyclicArray", "CholeskyFactor", "DeviceInfo", "LUFactors", "MpiPlan",
-    "PrincipalComponents", "Progress", "QRFactors", "Report", "RidgeFit", "StoredMatrix",
-    "Verification",
+    "BlockCyclicArray", "CheckedGroup", "CholeskyFactor", "ClusterPlan", "DeviceCheck",
+    "DeviceInfo", "Event", "LinpackResult", "LUFactors", "MpiPlan", "PrincipalComponents",
+    "Progress", "QRFactors", "Report", "Resumption", "RidgeFit", "SlogdetResult", "StageReport",
+    "StoredMatrix", "TopK", "Verification",
 }  # fmt: skip
 CALLS = [
     pytest.param(call, id=f"{module.__name__}.{name}")

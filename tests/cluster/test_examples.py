@@ -11,7 +11,9 @@ import hdgemm.cluster
 from tests.examples import run_examples
 
 
-@pytest.mark.parametrize("name", ["cholesky", "multiply", "plan", "row_passes", "syrk"])
+@pytest.mark.parametrize(
+    "name", ["ClusterPlan", "cholesky", "multiply", "plan", "row_passes", "syrk"]
+)
 def test_the_examples_of_a_docstring_run(name, client, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

@@ -18,10 +18,11 @@ ERROR_SECTIONS = ("See Also",)
 #: Sections that a function does without: a driver that fails is a line of its result.
 WITHOUT = {"hdgemm.devices": {"Parameters", "Raises"}}
 #: Functions of a Dask cluster: tests/cluster/test_examples.py runs their examples.
-CLUSTER = tuple(f"hdgemm.cluster.{name}" for name in ("cholesky", "multiply", "plan", "row_passes",
-                                                      "syrk"))  # fmt: skip
+CLUSTER = tuple(f"hdgemm.cluster.{name}" for name in ("ClusterPlan", "cholesky", "multiply", "plan",
+                                                      "row_passes", "syrk"))  # fmt: skip
 #: Examples that need a cluster, MPI or a service, or take a minute: tested in the folders of these.
-ELSEWHERE = (*CLUSTER, "hdgemm.mpi.", "hdgemm.check_device", "hdgemm.Client", "hdgemm.client.")
+ELSEWHERE = (*CLUSTER, "hdgemm.mpi.", "hdgemm.check_device", "hdgemm.CheckedGroup",
+             "hdgemm.DeviceCheck", "hdgemm.Client", "hdgemm.client.")  # fmt: skip
 #: Functions that store, show or deal out matrices: no method of a paper.
 WITHOUT_SOURCE = {
     *("check_device", "create", "devices", "execute", "generated", "open", "stream", "topk"),

@@ -47,6 +47,8 @@ class Result:
 
     Parameters
     ----------
+    settings
+        How it was run.
     seconds
         Factorisation and solution, of the slowest process.
     residual
@@ -62,6 +64,16 @@ class Result:
         The phases of this process.
     steps
         Steps of refinement, of HPL-MxP; None for HPL.
+
+    See Also
+    --------
+    linpack : Returns it.
+
+    Examples
+    --------
+    >>> found = hdgemm.cluster.linpack(hdgemm.cluster.LinpackSettings(n=200, nb=32))
+    >>> found.passed
+    True
     """
 
     settings: Settings
