@@ -276,13 +276,14 @@ class TestDamage:
         with pytest.raises(DamagedError, match="by something else than the run"):
             case.run()
 
-    def test_a_torn_journal_loses_a_tile_at_most(self, tmp_path):
+    def test_a_torn_journal_loses_its_last_line_at_most(self, tmp_path):
         case = Case(tmp_path)
         case.run_until(20)
         content = case.journal.read_bytes()
         case.journal.write_bytes(content[:-7])
         report = case.run()
-        assert report.resumption.kept >= 19
+        # A line has the pieces that became durable together, here two at most.
+        assert report.resumption.kept >= 18
         assert case.sha() == case.expected
 
     def test_a_journal_damaged_in_its_middle(self, tmp_path):
