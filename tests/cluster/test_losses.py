@@ -124,6 +124,7 @@ def test_a_killed_client_is_continued(plain, case):
     assert pieces(folder / ".C.npy.hdgemm-journal")[: len(before)] == before
 
 
+@pytest.mark.ci
 def test_a_lost_scheduler_is_an_error_and_another_goes_on(plain, case, tmp_path):
     folder, *_ = case
     running, file = scheduler(tmp_path)

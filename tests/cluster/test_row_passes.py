@@ -287,6 +287,7 @@ def test_a_lost_worker_costs_its_rows_only(case):
 
 
 @pytest.mark.parametrize("after", [1, 20])
+@pytest.mark.ci
 def test_pieces_of_a_frozen_worker_are_given_to_an_idle_one(case, after):
     """The scheduler never gives the worker up, and its results cannot be fetched."""
     folder, *_ = case

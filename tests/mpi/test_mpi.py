@@ -135,6 +135,7 @@ main()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.ci
 def test_a_rank_that_waits_for_another_one_ends_after_a_signal(number):
     command = [MPIEXEC, "-n", "2", sys.executable, "-c", BLOCKED, "linpack", "--n", "60", "--nb",
                "16", "--grid", "2x1", "--threads", "1"]  # fmt: skip

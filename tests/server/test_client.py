@@ -371,6 +371,7 @@ def test_uploads_and_downloads_survive_broken_connections(server: Live) -> None:
         breaker.close()
 
 
+@pytest.mark.ci
 def test_a_download_goes_on_after_a_restart_of_the_server(tmp_path: Path) -> None:
     # Larger than what the buffers of sockets hold.
     a, b = RNG.standard_normal((3000, 1)), RNG.standard_normal((1, 3000))

@@ -285,6 +285,7 @@ def test_the_commands_fetch_every_array_and_show_values(
     assert not Path("x.npy").exists()
 
 
+@pytest.mark.ci
 def test_devices_take_part_where_they_are_named(tmp_path: Path) -> None:
     if "opencl:0" not in usable_opencl():
         pytest.skip("opencl:0 cannot be used")

@@ -121,6 +121,7 @@ def has_ended(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.ci
 def test_a_database_that_is_away_for_a_lease_is_no_crash_of_the_job(tmp_path: Path) -> None:
     settings = make_settings(
         tmp_path, database_url=postgres_url(), lease_seconds=4.0, max_crashes=1

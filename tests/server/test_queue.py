@@ -363,6 +363,7 @@ def test_a_determinant_is_known_before_its_pictures_are_drawn(settings: Settings
     database.close()
 
 
+@pytest.mark.ci
 def test_drafts_of_a_process_that_dies_are_removed_and_whole_pictures_are_kept(
     settings: Settings,
 ) -> None:

@@ -245,6 +245,7 @@ def test_a_stopped_job_process_is_replaced_and_cannot_publish_when_it_wakes(own:
         other.wait(LIMIT)
 
 
+@pytest.mark.ci
 def test_a_job_process_that_hangs_makes_room_on_its_only_worker(slow: Live, hold: Path) -> None:
     job_id = submit(slow.http, a=A, b=B, output={"path": "c.npy"})
     running_job(slow).send_signal(signal.SIGSTOP)
