@@ -186,12 +186,12 @@ SECTIONS: Final = {
 }
 
 
-#: Results of which some rows were measured again later, with the names of the later results.
-SUPERSEDED_BY: Final = {
-    "file_to_file": ("file_to_file_8192", "host_goals_file-16384"),
-    "formats": ("host_goals_hdf5", "host_goals_zarr", "host_goals_zarr-blosc"),
-    "linalg_16384_columns": ("host_goals_columns",),
-}
+#: Results that have rows of the same measurements: the newest row is shown.
+SAME_ROWS: Final = (
+    ("file_to_file", "file_to_file_8192", "host_goals_file-16384"),
+    ("formats", "host_goals_hdf5", "host_goals_zarr", "host_goals_zarr-blosc"),
+    ("linalg_16384_columns", "host_goals_columns"),
+)
 
 
 def campaigns() -> Iterator[str]:
@@ -233,28 +233,34 @@ def measured() -> Iterator[str]:
 def _table(names: list[str], found: dict[str, dict[str, Any]], usual: set[str]) -> Iterator[str]:
     """Yield the lines of results in one table: where each was measured, and the rows."""
     section = SECTIONS[names[0]]
+    rows = {name: present for name in names if (present := _present_rows(name, found))}
     about = f"{section.about(found[names[0]])}: " if section.about else ""
-    where = [_where(found[name], usual) for name in names]
-    yield from ([f"- {each}" for each in where] if names[1:] else [f"{about}{where[0]}:"])
+    where = [_where(found[name], usual) for name in rows]
+    yield from ([f"- {each}" for each in where] if where[1:] else [f"{about}{where[0]}:"])
     yield from ("", f"| what | {' | '.join(section.heads)} |")
     yield "|---" * (1 + len(section.heads)) + "|"
-    yield from [row for name in names for row in _present_rows(name, found)]
+    yield from [row for present in rows.values() for row in present]
     yield ""
 
 
 def _present_rows(name: str, found: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the rows of a result but those that a later one supersedes."""
+    """Return the rows of a result but those that were measured again later."""
     rows = SECTIONS[name].rows(found[name])
-    later = [each for each in SUPERSEDED_BY.get(name, ()) if found.get(each) is not None]
+    others = {each for group in SAME_ROWS if name in group for each in group}
+    later = [each for each in others & set(found) if _when(found[each]) > _when(found[name])]
     measured_again = {
         row.partition(" | ")[0] for each in later for row in SECTIONS[each].rows(found[each])
     }
     return [row for row in rows if row.partition(" | ")[0] not in measured_again]
 
 
+def _when(result: dict[str, Any]) -> str:
+    return str(result["environment"]["when"])
+
+
 def _day(result: dict[str, Any]) -> str:
     """Return the day on which a result was measured."""
-    return str(result["environment"]["when"])[:10]
+    return _when(result)[:10]
 
 
 def _where(result: dict[str, Any], usual: set[str]) -> str:
@@ -286,7 +292,7 @@ def headlines() -> Iterator[str]:
     for names, word in HEADLINES:
         found = {name: result for name in names if (result := load(name)) is not None}
         if found:
-            newest = max(found, key=lambda name: str(found[name]["environment"]["when"]))
+            newest = max(found, key=lambda name: _when(found[name]))
             section = SECTIONS[newest]
             yield _headline([x for x in section.rows(found[newest]) if word in x][-1], section)
 

@@ -52,7 +52,17 @@ def test_a_row_that_was_measured_again_is_shown_once():
     assert page.count("| zarr files,") == 1
 
 
-def test_every_superseding_result_is_committed_and_newer():
-    for name, later in figures.SUPERSEDED_BY.items():
-        when = figures.load(name)["environment"]["when"]
-        assert all(figures.load(each)["environment"]["when"] > when for each in later)
+def test_the_newest_row_of_a_measurement_is_shown(monkeypatch):
+    group = figures.SAME_ROWS[0]
+    section = figures.Section("products", lambda result: [f"| files | {result['speed']} |"])
+    monkeypatch.setattr(figures, "SECTIONS", dict.fromkeys(group, section))
+    found = {
+        name: {"environment": {"when": f"2026-11-2{day}"}, "speed": day}
+        for day, name in zip((3, 5, 4), group, strict=True)
+    }
+    shown = [row for name in group for row in figures._present_rows(name, found)]
+    assert shown == ["| files | 5 |"]
+
+
+def test_the_results_with_the_same_rows_are_committed():
+    assert all(figures.load(name) for group in figures.SAME_ROWS for name in group)
