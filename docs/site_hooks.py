@@ -29,7 +29,7 @@ MORE_NAMES = (
     *("hdgemm.client.RemoteMatrix", "hdgemm.errors"),
 )
 #: Classes that only functions make: their pages leave out how.
-_MADE = ("hdgemm.StoredMatrix", "hdgemm.client.RemoteJob")
+MADE = ("hdgemm.StoredMatrix", "hdgemm.client.RemoteJob")
 #: This line of docs/reference/library.md is replaced by the list of these pages.
 NAMES_MARK = "<!-- functions -->"
 #: This line of docs/reference/cli.md is replaced by the list of the commands' pages.
@@ -135,7 +135,7 @@ def name_page(name: str) -> str:
         lines.append(f"      members: {shown}")
     hidden = {name, *(f"hdgemm.{each}" for each in dir(value) if ismodule(value))} & set(_INTERNAL)
     internal = [f"!^{each}$" for owner in sorted(hidden) for each in _INTERNAL[owner]]
-    if name in _MADE:
+    if name in MADE:
         lines.append("      merge_init_into_class: false")
         internal.append("!^__init__$")
     lines.append(f"      filters: {['!^_[^_]', *internal]}")

@@ -44,11 +44,11 @@ class CheckedGroup:
     Parameters
     ----------
     dtype, strategy
-        Of the products.
+        The dtype and the strategy of the products.
     memory
-        Of the arrays: ``"plain"`` or ``"page-locked"``.
+        Where the arrays are: in ``"plain"`` or in ``"page-locked"`` memory.
     products
-        Their number.
+        The number of products.
     worst
         Largest error of an element, in units of ``(k + 2)·eps·(|alpha|·|A|·|B| + |beta|·|C|)``,
         three times that for complex dtypes; a correct product stays below 1.

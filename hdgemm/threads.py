@@ -20,7 +20,7 @@ os.register_at_fork(after_in_child=RUNNING.clear)
 
 #: Seconds after which a waiting caller looks for an interrupt, and for the end of the thread: an
 #: untimed wait can miss an interrupt that comes as it begins.
-_INTERRUPTIBLE: Final = 0.2
+INTERRUPTIBLE: Final = 0.2
 _Result = TypeVar("_Result")
 
 
@@ -42,7 +42,7 @@ class Gate:
             self.is_open = True
             self._lock.release()
 
-    def wait(self, timeout: float = _INTERRUPTIBLE) -> None:
+    def wait(self, timeout: float = INTERRUPTIBLE) -> None:
         """Wait until it is open, at most `timeout` seconds; can be interrupted and called again."""
         if not self.is_open and self._lock.acquire(timeout=timeout):
             self._lock.release()
@@ -148,7 +148,7 @@ class Worker(threading.Thread):
         """Whether it was started and has not ended."""
         return self.ident is not None and not self._end.is_open
 
-    def wait(self, timeout: float = _INTERRUPTIBLE) -> None:
+    def wait(self, timeout: float = INTERRUPTIBLE) -> None:
         """Wait for its end, at most `timeout` seconds; can be interrupted and called again."""
         self._end.wait(timeout)
 
@@ -191,7 +191,7 @@ def finish(call: Callable[[], object]) -> None:
 def wait_for_workers(
     workers: Sequence[Worker],
     look: Callable[[], object] | None = None,
-    interval: float = _INTERRUPTIBLE,
+    interval: float = INTERRUPTIBLE,
 ) -> None:
     """Return when all workers have ended; call `look` about every `interval` seconds."""
     for worker in workers:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from hdgemm.blas.products import multiply
 from hdgemm.call.keywords import RunKeywords, public_call
 from hdgemm.errors import CancelledRunError
 from hdgemm.machine.limits import thread_limit
 from hdgemm.run.session import Session
-from hdgemm.threads import RUNNING, Origin, StopFlag, Worker, finish, wait_for_workers
+from hdgemm.threads import (
+    INTERRUPTIBLE,
+    RUNNING,
+    Origin,
+    StopFlag,
+    Worker,
+    finish,
+    wait_for_workers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,15 +29,12 @@ if TYPE_CHECKING:
 
     _Tile: TypeAlias = tuple[slice, slice, NDArray[Any]]
 
-#: Seconds after which the consumer looks for an interrupt, which an untimed wait can miss.
-_INTERRUPTIBLE: Final = 0.2
-
 
 class _Handover:
     """One tile at a time from the thread of a run to the thread that consumes them.
 
-    The consumer may be interrupted anywhere: it uses single operations of `SimpleQueue`, whose C
-    code no interrupt divides.
+    The consumer may be interrupted anywhere: each of its steps is one operation of `SimpleQueue`,
+    which an interrupt cannot divide.
     """
 
     def __init__(self) -> None:
@@ -65,7 +70,7 @@ class _Handover:
     def _next(self) -> _Tile | None:
         while True:
             try:
-                return self._tiles.get(timeout=_INTERRUPTIBLE)
+                return self._tiles.get(timeout=INTERRUPTIBLE)
             except Empty:
                 continue
 

@@ -162,16 +162,13 @@ for _name, _routine in commands().items():
 for _name, _service in SERVICE.items():
     app.command(_name, rich_help_panel="Job service", epilog=epilog(_name))(_service)
 app.add_typer(job.app, rich_help_panel="Job service", epilog=epilog("job"))
-_JOB_COMMANDS: Final = [
-    each.name or each.callback.__name__
-    for each in job.app.registered_commands
-    if each.callback is not None
-]
+_JOB_COMMANDS: Final[list[str]] = []
 # The commands of `hdgemm job` keep their earlier names: submit, jobs, watch, cancel, fetch.
 for _command in job.app.registered_commands:
     _function = _command.callback
     if _function is not None:
-        _command.epilog = epilog(f"job {_command.name or _function.__name__}")
+        _JOB_COMMANDS.append(_command.name or _function.__name__)
+        _command.epilog = epilog(f"job {_JOB_COMMANDS[-1]}")
         app.command(_function.__name__, hidden=True, epilog=_command.epilog)(_function)
 
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LEADING: Final = "hdgemm.linalg.eigsh(a, k) for the leading eigenpairs of a symmetric matrix"
-_MEMORY: Final = "scipy.linalg.{name} on an array that fits in memory"
+_FITTING: Final = "on an array that fits in memory"
+_MEMORY: Final = f"scipy.linalg.{{name}} {_FITTING}"
 _NEIGHBOURS: Final = "hdgemm.topk(a, a, k, trans_b=True), the largest products of rows"
 _OF_DTYPE: Final = "hdgemm.dgemm, which takes float32, complex64 and complex128, too"
 _ARRAY: Final = "the array itself: every call takes arrays, tables and paths of files"
@@ -117,7 +118,7 @@ def instead_of(module: str, name: str) -> str | None:
         found = getattr(import_module(library), name, None)
         if callable(found) and name not in _NO_FUNCTIONS:
             whole = f"{library}.{name}"
-            return whole if isinstance(found, type) else f"{whole} on an array that fits in memory"
+            return whole if isinstance(found, type) else f"{whole} {_FITTING}"
     return None
 
 

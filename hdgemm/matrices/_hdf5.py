@@ -150,8 +150,9 @@ def _find(file: Any, path: Path, item: str) -> Any:
             path=str(path),
         )
     if not isinstance(found, h5py.Dataset):
-        there = f"at its top level are: {', '.join(datasets_in(file))}"
-        if not datasets_in(file):
+        if at_top := datasets_in(file):
+            there = f"at its top level are: {', '.join(at_top)}"
+        else:
             there = f"its matrices are: {', '.join(_matrices_in(file)[:20]) or 'none'}"
         raise InputError(
             f"{path} has no dataset {item!r}; {there}",

@@ -36,9 +36,8 @@ def open_objects(place: Location, *, writable: bool = False) -> Matrix:
     Endpoint, region and credentials come from the usual variables (``AWS_ENDPOINT_URL``,
     ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY`` …).
     """
-    objects = _connect(
-        place.url
-    )  # its extra has zarr, too: it is to be named where both are missing
+    # First: where zarr is missing, too, the extra of object stores, which has both, is named.
+    objects = _connect(place.url)
     zarr = load_zarr()
     store = zarr.storage.ObjectStore(objects, read_only=not writable)
     try:

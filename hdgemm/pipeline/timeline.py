@@ -26,17 +26,17 @@ class Event(NamedTuple):
     stage
         ``"load1"``, ``"load2"``, ``"mult1"``, ``"store1"`` or ``"store2"``.
     number
-        Of the operation in its stage.
+        The number of the operation in its stage.
     unit, step
-        Of the plan: the tile of C, or the slab of a factorisation, and the step of its sum.
+        The numbers of the tile of C, or of the slab of a factorisation, and of the step of its sum.
     start, end
         Seconds since the run began.
     nbytes, flops
         Bytes that were moved, floating-point operations that were done.
     phase
-        Of a factorisation or a solve, such as ``"panel"``; empty in products.
+        The phase of a factorisation or a solve, such as ``"panel"``; empty in products.
     operations
-        How many they are; number, unit and step are of the first one.
+        How many they are; `number`, `unit` and `step` belong to the first one.
     idle
         Seconds between `start` and `end` in which none of them ran.
 

@@ -147,7 +147,7 @@ class Moments(Gram):
         self.spread = np.zeros(n, np.bool_)
 
     def out_of_range(self, m: int) -> NDArray[np.bool_]:
-        """Mark the columns, each of m elements, whose squares overflow or lose digits to underflow.
+        """Return a mask of the columns, of m elements, whose squares overflow or underflow.
 
         Columns with elements that are not finite are among them.
         """
